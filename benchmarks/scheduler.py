@@ -80,8 +80,8 @@ def seconds_per_transition(tasks: int) -> dict[str, list[float]]:
         Client(cluster) as client,
         MetricsCollector(client) as collector,
     ):
-        timed = timed_plugin(cluster.scheduler.plugins[collector.topic])
-        mark = {"collectors": [collector.topic], "step": "processing", "prefix": "add"}
+        timed = timed_plugin(cluster.scheduler.plugins[collector._watcher.topic])
+        mark = {"collectors": [collector._watcher.topic], "step": "processing", "prefix": "add"}
         with dask.annotate(**{ANNOTATION: mark}):
             wait(client.map(add, range(tasks), range(tasks), pure=False))
     return timed

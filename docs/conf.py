@@ -14,7 +14,8 @@ from roastcoffea.report.glossary import DOCUMENTATION, glossary, page_address
 # kernels inherit these: a busy machine is no matter of the pages, and some pages draw the made-up runs of tests
 os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"
 TESTS = Path(__file__).parents[1] / "tests"
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+HERE = str(Path(__file__).parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, str(TESTS), os.environ.get("PYTHONPATH")]))
 
 project = "roastcoffea"
 author = "The roastcoffea developers"
@@ -28,6 +29,7 @@ default_role = "literal"
 html_theme = "furo"
 html_title = "roastcoffea"
 html_static_path = ["_static"]
+html_extra_path = ["page.png"]  # which the README shows, also on an index
 html_css_files = ["site.css"]
 
 myst_heading_anchors = 3
@@ -49,12 +51,25 @@ python_use_unqualified_type_names = True
 
 
 SITES = ("coffea-casa", "gateway", "htcondor", "kubernetes", "lpc", "lxplus", "slurm")
+OF_CAUSES = {f"limited/{cause.replace(' ', '-')}": page_of(cause) for cause in CAUSES}
 MOVED = {
     **{f"facility/{site}": f"facility/index.html#{site}" for site in SITES},
     "facility/gateway": "facility/index.html#dask-gateway",
     "facility/lpc": "facility/index.html#fermilab-lpc",
     "facility/lxplus": "facility/index.html#cern-lxplus",
     "howto/no-installation": "facility/index.html#workers-without-roastcoffea",
+    **{old: new.replace("#", ".html#") for old, new in OF_CAUSES.items() if not f"{new}#".startswith(f"{old}#")},
+    "howto/backends": "extending.html#backends-and-executors",
+    "howto/collections": "howto/functions.html#dask-collections",
+    "howto/failures": "howto/recover.html",
+    "howto/gate": "howto/compare.html#fail-a-ci-job",
+    "howto/live": "howto/watch.html",
+    "howto/merge": "howto/compare.html#merge-independent-jobs",
+    "howto/stragglers": "howto/task-stream.html#find-stragglers",
+    "explanation/scaling": "howto/scaling.html#how-scaling-works",
+    "explanation/what-if": "howto/scaling.html#how-what-if-works",
+    "howto/sections": "howto/profile.html#sections",
+    "howto/secrets": "howto/publish.html#secrets",
 }
 """Pages that others may link to, and where their text is now."""
 

@@ -1,4 +1,4 @@
-"""Writes `environments.md` of what `python -m benchmarks.environments --write` stored."""
+"""Writes `environments.md` from the results stored by `python -m benchmarks.environments --write`."""
 
 from __future__ import annotations
 
@@ -11,71 +11,79 @@ PAGES = Path(__file__).parent
 FOLDER = PAGES.parent / "benchmarks" / "environments"
 
 USED_BY = {
+    "2024": "analyses with dask-awkward graphs, without a Runner",
+    "2025": "first coffea release since 0.7 with a Runner",
     "challenge": "IRIS-HEP CMS Integration Challenge",
-    "columnflow": "columnflow, with the packages of that autumn",
+    "coffea07": "coffea-casa and LPC images (0.7)",
+    "columnflow": "columnflow, with packages from autumn 2025",
     "floors": "lowest supported versions",
-    "newest": "who installs today",
-    "noml": "images of coffea-casa and the LPC",
+    "newest": "new installations",
+    "noml": "coffea-casa and LPC images",
+    "pocketcoffea": "PocketCoffea 0.9.13",
     "purdue": "Purdue's analysis facility",
 }
 
 HEADING = """\
 # Tested environments
 
-roastcoffea was installed beside `coffea[dask]` in each of these environments, and one analysis ran there on Dask,
-Futures and Iterative, with and without a collector. "All works" means equal outputs, a payload equal to uproot's
-baskets, both ledgers closed, no problems, and a summary, a page and a comparison with a measurement of another
-environment. "Installing changed" lists the packages that `pip install roastcoffea` moved or added.
+roastcoffea was installed alongside `coffea[dask]` in each of these environments. The same analysis was run with the
+Dask, Futures and Iterative executors (`2024`: as a graph, on Dask), with and without a collector. "All works" means
+identical outputs, a payload equal to the size of uproot's baskets, ledgers that close, no problems, a summary and a
+page. The environments listed below the table were also compared with `newest`. "Installing changed" lists packages that
+installing roastcoffea changed or added.
 
-This page is written by `docs/write_environments.py` from the last `python -m benchmarks.environments --write`. The
-versions are those of the constraints in `benchmarks/environments`.
+`docs/write_environments.py` generates this page from the last `python -m benchmarks.environments --write`. The
+constraints in `benchmarks/environments` pin the versions.
 
 """
 
 DIFFERS = """
-## How far the classes of time differ
+## How much the classes of time differ
 
-The shares that reading, decompressing, interpreting, opening, computing and task overhead have in the work were
-compared with those in `newest`: the class that differs most, in percent of the work, and in brackets how far three
-runs of one environment scatter. Python and the libraries are themselves faster or slower from version to version. With
-the packages of `newest`, Python 3.12 differs from 3.13 by as much as `noml` does (computing -8 % of the work, opening
-+10 to +14 %).
+The work consists of reading, decompressing, interpreting, opening, computing and task overhead. For each executor, the
+class whose share differs most from that in `newest` is listed, in percent of the work, with the scatter of three runs
+in one environment in parentheses. Python and the libraries also change speed from one release to the next. With the
+package versions from `newest`, Python 3.12 differs from 3.13 by as much as `noml` does (computing -8 % of the work,
+opening +10 to +14 %).
 
 """
 
 MISSING = """
-## What older releases cannot tell
-
-A number that needs a newer release is missing, with the reason.
+## What older releases cannot record
 
 """
 
 
 def page() -> str:
-    """Markdown of all environments."""
+    """Markdown for all environments."""
     tested: dict[str, Any] = json.loads((FOLDER / "tested.json").read_text(encoding="utf-8"))
     packages = list(next(iter(tested.values()))["versions"])
     lines = [f"| environment | used by | {' | '.join(packages)} | installing changed | result |"]
     lines.append("|" + "---|" * (len(packages) + 4))
     lines += [row(name, result) for name, result in tested.items()]
-    told = [
+    absent = [
         f"- {name}: `{metric}` is {why}" for name, result in tested.items() for metric, why in result["missing"].items()
     ]
     differs = [f"- {name}: {difference(result['differs'])}" for name, result in tested.items() if result["differs"]]
     return "\n".join(
-        [HEADING + "\n".join(lines), DIFFERS + "\n".join(differs), *([MISSING + "\n".join(told)] if told else []), ""]
+        [
+            HEADING + "\n".join(lines),
+            DIFFERS + "\n".join(differs),
+            *([MISSING + "\n".join(absent)] if absent else []),
+            "",
+        ]
     )
 
 
 def difference(differs: Mapping[str, tuple[str, float, float]]) -> str:
-    """What differs most on each executor."""
+    """Largest difference for each executor."""
     return ", ".join(
         f"{executor} {name} {by:+.1%} ({scatter:.1%})" for executor, (name, by, scatter) in differs.items()
     )
 
 
 def row(name: str, result: Mapping[str, Any]) -> str:
-    """Row of one environment."""
+    """Table row for one environment."""
     changed = [f"{package} from {change}" for package, change in result["changed"].items()]
     changed += [f"{package} (new)" for package in result["added"]]
     cells = [f"`{name}`", USED_BY.get(name, ""), *result["versions"].values(), ", ".join(changed) or "nothing"]

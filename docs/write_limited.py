@@ -1,6 +1,6 @@
-"""Writes the pages of `limited`: the docstring of each cause, and what is printed for its run in `limited_runs.py`.
+"""Write the `limited` pages: each cause's docstring, with the output for its run in `limited_runs.py`.
 
-`python docs/write_limited.py` writes them all, and the index of them.
+`python docs/write_limited.py` writes all of them, and their index.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from limited_runs import printed
 
-import roastcoffea.diagnosis  # noqa: F401  (it finds the causes)
+import roastcoffea.diagnosis  # noqa: F401  (it registers the causes)
 from roastcoffea.diagnosis.finding import CAUSES, Cause, page_of
 
 DOCS: Final = Path(__file__).parent
@@ -24,50 +24,53 @@ PARTS: Final = ("in the result", "in chunks", "around chunks", "who is slow")
 
 INDEX: Final = """# Limited by X: what now
 
-```python
-measurement = collector.measurement
+A finding's `page` names the section on its cause. Sections show the output for a simulated run (without the saving),
+how to check for and fix the cause, and when no fix is needed. [How the verdict is made](../explanation/verdict.md)
+explains the method. `measurement` is `collector.measurement`, or the result of `roastcoffea.load`.
 
-print(measurement.verdict)
-for finding in measurement.verdict:
-    print(finding.page, finding.severity, finding.seconds, finding.remedy)
-```
-
-Each finding has a page here, which `finding.page` names: what it looks like, how to make sure, what to do, and when
-it is not a problem. The text in the boxes is what is printed for a made-up run with that cause; yours has other names.
-[How the verdict is made](../explanation/verdict.md) has the method. On these pages `measurement` is
-`collector.measurement`, or what `roastcoffea.load` gives.
-
-| bottleneck | how it shows in the time ledger | try first |
-|---|---|---|
+bottleneck | in the time ledger
+---|---
 """
 
 
-def page(cause: Cause) -> str:
-    """Page of a cause."""
-    title, intro, *rest = inspect.cleandoc(cause.rule.__doc__ or "").split("\n\n")
-    box = f"<!-- tests/test_limited.py prints this -->\n```text\n{printed(cause.name)}\n```"
-    return "\n\n".join([f"# {title.removesuffix('.')}", intro, box, *rest]) + "\n"
+def section(cause: Cause, heading: str) -> str:
+    """Section on a cause, with the output for its run."""
+    _, intro, *rest = inspect.cleandoc(cause.rule.__doc__ or "").split("\n\n")
+    return "\n\n".join([heading, intro, f"```text\n{printed(cause.name)}\n```", *rest])
+
+
+def page(path: str) -> str:
+    """Page on one cause, or on several with a section for each."""
+    first, *_ = causes = [cause for cause in CAUSES.values() if page_of(cause.name).partition("#")[0] == path]
+    if first.page is None:
+        title, *_ = str(first.rule.__doc__).split(".\n")
+        return section(first, f"# {title}") + "\n"
+    sections = (section(cause, f"## {cause.name.capitalize()}") for cause in causes)
+    return "\n\n".join(filter(None, [f"# {first.page.title}", first.page.text, *sections])) + "\n"
 
 
 def index() -> str:
-    """Index of the pages."""
+    """Index of all pages."""
     parts = [*dict.fromkeys((*PARTS, *(cause.part for cause in CAUSES.values())))]
     ordered = sorted(CAUSES.values(), key=lambda cause: parts.index(cause.part))
-    lines, names = [], [page_of(cause.name).removeprefix("limited/") for cause in ordered]
+    lines = []
     for part, causes in groupby(ordered, key=lambda cause: cause.part):
-        lines.append(f"| **{part}** | | |")
-        lines += [
-            f"| [{cause.name}]({page_of(cause.name).removeprefix('limited/')}.md) | {cause.shows} | {cause.first} |"
-            for cause in causes
-        ]
+        lines.append(f"**{part}** |")
+        for cause in causes:
+            name, sign, section_ = page_of(cause.name).removeprefix("limited/").partition("#")
+            lines.append(f"[{cause.name}]({name}.md{sign}{section_}) | {cause.shows}")
+    names = dict.fromkeys(page_of(cause.name).removeprefix("limited/").partition("#")[0] for cause in ordered)
     return "\n".join([INDEX + "\n".join(lines), "", "```{toctree}", ":hidden:", "", *names, "```", ""])
 
 
 def pages() -> dict[str, str]:
-    """All pages by their path in the documentation."""
-    return {f"{page_of(name)}.md": page(cause) for name, cause in CAUSES.items()} | {"limited/index.md": index()}
+    """All pages, by path in the documentation."""
+    paths = dict.fromkeys(page_of(name).partition("#")[0] for name in CAUSES)
+    return {f"{path}.md": page(path) for path in paths} | {"limited/index.md": index()}
 
 
 if __name__ == "__main__":
+    for old in (DOCS / "limited").glob("*.md"):
+        old.unlink()
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")

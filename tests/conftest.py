@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -136,6 +136,15 @@ def is_ours(module: str) -> bool:
 def names_in(code: CodeType) -> frozenset[str]:
     """Names that code, and the functions in it, use."""
     return frozenset(code.co_names).union(*(names_in(part) for part in code.co_consts if isinstance(part, CodeType)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test comes with the end of the logs of the clusters that it may have used."""
+    report = yield
+    if report.failed:
+        report.sections += [("logs of a cluster", cluster.text()[-8_000:]) for cluster in CommandLineCluster.running]
+    return report
 
 
 @pytest.hookimpl(trylast=True)

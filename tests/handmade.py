@@ -24,6 +24,7 @@ from roastcoffea.records.workers import (
     SAMPLING_COLUMNS,
     TASK_COLUMNS,
 )
+from roastcoffea.report.tables import known
 
 T = 1_700_000_000.0
 MIB = 2**20
@@ -48,14 +49,18 @@ def chunk(dataset: str, key: str | None, run_id: int | None, outcome: str, **val
     names = ("memory_before", "memory_after", "memory_peak")
     memory = {name: size * MIB for name, size in zip(names, sizes, strict=False)}
     row = {"dataset": dataset, "key": key, "run_id": run_id, "outcome": outcome, "call": "c1"}
-    row |= {"bytes_other": 0, "bytes_unmetered": 0}
+    row |= {"bytes_other": 0, "bytes_unmetered": 0} | dict.fromkeys(WROTE, 0)
     return row | {"start": T, "stop": T} | memory | values
+
+
+WROTE = ("files_written", "bytes_written", "bytes_written_unmetered")
 
 
 def phases(*seconds: float) -> dict[str, float]:
     """Phases of an attempt that was computed to the end, in this order, and the sum of those in process()."""
     names = ("open", "build", "read", "decompress", "interpret", "compute", "wait", "checkpoint", "result")
     named = {f"{name}_seconds": value for name, value in zip(names, seconds, strict=True)}
+    named |= {"write_cpu_seconds": 0.0, "write_wait_seconds": 0.0}
     return waits(named.pop("wait_seconds")) | named | {"process_seconds": sum(seconds[2:7])}
 
 
@@ -330,6 +335,13 @@ EXPECTED = {
     "bytes_failed": 1350,  # the first of k1, the first of k2, the one that erred of p2
     "bytes_residual": 50,  # k2 asked for 50 B more than its payload and metadata
     "bytes_transferred": 6050 + 6 * 64,
+    "bytes_written": 0,
+    "bytes_in_files": 0,
+    "bytes_rewritten": 0,
+    "bytes_other_writes": 0,
+    "bytes_written_failed": 0,
+    "bytes_written_residual": 0,
+    "files_written": 0,
     "data_rate_requested_gbps": 4.84e-7,
     "data_rate_payload_gbps": 2.56e-7,
     "useful_fraction": 3200 / 6050,
@@ -344,6 +356,7 @@ EXPECTED = {
     "time_decompress_seconds": 0.75,
     "time_interpret_seconds": 0.5,
     "time_read_seconds": 1.5,
+    "time_write_seconds": 0.0,
     "time_contention_seconds": 0.5,
     "time_interpreter_lock_seconds": 0.25,
     "time_blocked_seconds": 0.25,
@@ -377,6 +390,8 @@ EXPECTED = {
     "chunk_decompress_seconds": 1.375,
     "chunk_interpret_seconds": 1.125,
     "chunk_compute_seconds": 10.0,
+    "chunk_write_cpu_seconds": 0.0,
+    "chunk_write_wait_seconds": 0.0,
     "chunk_contention_seconds": 0.875,
     "chunk_lock_seconds": 0.4375,
     "chunk_blocked_seconds": 0.4375,
@@ -506,7 +521,7 @@ def measured(*lives: dict[str, Any], **changes: Any) -> Measurement:
 
 Rows = list[dict[str, Any]]
 
-BY_DESIGN = "1 attempt has unaccounted bytes (50 B in total)"
+BY_DESIGN = "1 attempt has unaccounted-for bytes (50 B in total)"
 """What the certificate of the run by hand says of it in any case."""
 
 
@@ -686,6 +701,8 @@ def evidence_of(run: Run | None = None, **changes: Any) -> Evidence:
         "savings": Savings(run, ledger, metrics.get("avg_workers")),
         "counted": None if run.chunks is None else counted_chunks(run.chunks),
         "fine": metrics.get("fine_metrics_per_worker"),
+        "growth": known(metrics.evaluator, "memory_growth"),
+        "slowdown": known(metrics.evaluator, "slowdown"),
     }
     return Evidence(**fields | changes)
 

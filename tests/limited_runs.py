@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final
-from unittest.mock import patch
 
+import pytest
 from handmade import MIB, T, branch_read
 from made_runs import Plan, made_run, plan, with_call
 
@@ -17,7 +19,14 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS, SAMPLING_COLUMNS, TASK_COLUMNS
+from roastcoffea.records.workers import (
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    REQUEST_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    TASK_COLUMNS,
+)
 
 COLUMNS: Final = {
     "asked": ASKED_COLUMNS,
@@ -31,6 +40,7 @@ COLUMNS: Final = {
     "sampling": SAMPLING_COLUMNS,
     "sections": SECTION_COLUMNS,
     "tasks": TASK_COLUMNS,
+    "worker_requests": REQUEST_COLUMNS,
 }
 
 LIMITED: Final[dict[str, Callable[[], Run]]] = {}
@@ -157,6 +167,33 @@ def profiled(run: Run, *stacks: tuple[list[str], list[int], str, float], chunk: 
 def storage() -> Run:
     """Reading takes three times as long as computing."""
     return edited(busy_run(cpu=0.5, read=1.5), chunks=lambda row: {"bytes_requested": 12_000_000})
+
+
+def writing_to(run: Run, folder: str, cpu: float, rate: float = 20e6, kind: str = "ROOT") -> Run:
+    """The same run, but chunks write files instead of being blocked; `cpu` is the share of this time on a core."""
+
+    def written(row: Row) -> Row:
+        seconds, size = row["blocked_seconds"], int(rate * row["blocked_seconds"])
+        return {
+            "write_cpu_seconds": cpu * seconds,
+            "write_wait_seconds": (1 - cpu) * seconds,
+            "blocked_seconds": 0.0,
+            "cpu_seconds": row["cpu_seconds"] + cpu * seconds,
+            "files_written": 1,
+            "bytes_written": size,
+            "written_files": [f"{folder}/{row['id']}.root"],
+            "written_kinds": [kind],
+            "written_sizes": [size],
+            "written_bytes": [size],
+            "written_microseconds": [round(1e6 * seconds)],
+        }
+
+    return edited(run, chunks=written)
+
+
+@limited
+def writing() -> Run:
+    return writing_to(busy_run(cpu=0.5, wait=1.0), f"{STORE}/skims", 0.2)
 
 
 @limited
@@ -397,6 +434,33 @@ def time_limit() -> Run:
 
 
 @limited
+def missing_workers() -> Run:
+    """Four of ten workers arrive; three jobs are held, and three are pending."""
+    run = edited(busy_run(), lifetimes=lambda row: {"name": row["worker"]})
+    states = [("submitted", None)] * 4 + [("held", "JobHeldUser")] * 3 + [("pending", "Resources")] * 3
+    rows = [
+        {"name": f"w{number}", "state": state, "job": str(8145 + number), "reason": reason}
+        for number, (state, reason) in enumerate(states)
+    ]
+    return with_rows(run, worker_requests=rows)
+
+
+@limited
+def stuck_worker() -> Run:
+    """One of five workers hangs from the start, with a task."""
+    run = busy_run()
+    beats = [
+        {"worker": f"w{number}", "time": moment, "last_seen": moment}
+        for number in range(5)
+        for moment in [T, *(T + second for second in range(1, int(run.stop - T) + 1) if number < 4)]
+    ]
+    life = {"worker": "w4", "host": "10.0.0.1", "threads": 1, "start": T, "stop": run.stop, "cpu_seconds": 0.0}
+    task = task_row("processor", 100, "w4", T, run.stop, outcome="unfinished") | {"stop": None}
+    whole = with_rows(run, lifetimes=[life], samples=beats, tasks=[task])
+    return replace(whole, attempts={"processor": 41}, sampling_interval=1.0)
+
+
+@limited
 def failures() -> Run:
     """Before the first chunk each worker fails at two chunks of one file, after 3 s each."""
     run = made_run(plans(), 4, before=6.0)
@@ -502,6 +566,18 @@ def slow_chunk() -> Run:
 
 
 @limited
+def slows_down() -> Run:
+    """Halfway through the run, one of three data servers begins to deliver ten times more slowly."""
+    free, made = [0.0] * 4, []
+    for place, each in enumerate(plans(240, cpu=1.5, files=12)):
+        worker, server = free.index(min(free)), 1 + place % 3
+        longer = {"read": each["cpu"] / 7.5 * (10.0 if server == 2 and free[worker] >= 60.0 else 1.0)}
+        made.append(dict(each) | longer | {"file": f"root://xrootd-{server}.example.org//store/{place % 12}.root"})
+        free[worker] += made[-1]["cpu"] + made[-1]["read"]
+    return edited(made_run(made, 4), chunks=lambda row: {"thread": 1})
+
+
+@limited
 def slow_dataset() -> Run:
     """Events of one dataset of three need four times as much."""
     chunks = [
@@ -512,6 +588,16 @@ def slow_dataset() -> Run:
     return slower(chunks, 4, lambda _, each: each["dataset"] == "ttbar", 5.0)
 
 
+@contextmanager
+def in_utc() -> Iterator[None]:
+    """Times of day are those of UTC meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @cache
 def verdict_of(cause: str) -> Verdict:
     """What is found in the run of a cause."""
@@ -519,7 +605,8 @@ def verdict_of(cause: str) -> Verdict:
 
 
 def printed(cause: str) -> str:
-    """What `print(measurement.verdict)` shows of it in a terminal of 100 columns."""
-    with patch.dict(os.environ, COLUMNS="100"):
-        lines = str(verdict_of(cause)).splitlines()
-    return "\n".join(line.rstrip() for line in lines).strip("\n")
+    """What is printed of it, without the saving, which is one of a made-up run."""
+    with in_utc():
+        first = verdict_of(cause)[0]
+    text = " ".join(first.text.replace(first.saving, "").split())
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)

@@ -53,17 +53,21 @@ def made_run(
     cores: int | None = 64,
     others: float | None = None,
     before: float = 0.0,
+    arrivals: Sequence[float] | None = None,
     **changes: Any,
 ) -> Run:
-    """Run of these chunks, each on the worker that is free first; for `before` seconds nothing runs."""
-    free = [before] * workers
+    """Run of these chunks, each on the worker that is free first; for `before` seconds nothing runs.
+
+    With arrivals (seconds after T), a worker is there from then on, and chunks are assigned as they begin.
+    """
+    free = [before] * workers if arrivals is None else [float(came) for came in arrivals]
     chunks, tasks, entry = [], [], {}
     for number, each in enumerate(plans):
         worker = free.index(min(free))
         row = _chunk(each, number, f"w{worker}", free[worker], entry.get(each["file"], 0))
         entry[each["file"]] = row["entry_stop"]
         chunks.append(row)
-        tasks.append(_task(row, before))
+        tasks.append(_task(row, before if arrivals is None else free[worker]))
         free[worker] += row["wall_seconds"]
     stop = T + max(free)
     call = RunnerCall(
@@ -87,7 +91,13 @@ def made_run(
         ),
         "chunks": table_of_rows(CHUNK_COLUMNS, chunks),
         "tasks": table_of_rows(TASK_COLUMNS, tasks),
-        "lifetimes": table_of_rows(LIFETIME_COLUMNS, [_life(f"w{number}", stop, chunks) for number in range(workers)]),
+        "lifetimes": table_of_rows(
+            LIFETIME_COLUMNS,
+            [
+                _life(f"w{number}", stop, chunks) | ({} if arrivals is None else {"start": T + float(arrivals[number])})
+                for number in range(workers)
+            ],
+        ),
         "attempts": {"processor": len(tasks)},
         "span_metrics": {},
         "span_metrics_per_worker": {},
@@ -169,6 +179,8 @@ def _chunk(each: Plan, number: int, worker: str, start: float, entry: int) -> di
         "decompress_seconds": 0.0,
         "interpret_seconds": 0.0,
         "read_seconds": read,
+        "write_cpu_seconds": 0.0,
+        "write_wait_seconds": 0.0,
         "contention_seconds": waited,
         "lock_seconds": 0.0,
         "blocked_seconds": each["wait"],

@@ -12,7 +12,7 @@ from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import PREPROCESSING_COLUMNS, Run
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, REQUEST_COLUMNS, SAMPLE_COLUMNS, TASK_COLUMNS
 
 GIB = 2**30
 EARLY = 2.0
@@ -123,6 +123,7 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
     }
     lifetimes = {
         "worker": addresses,
+        "name": np.arange(workers).astype(str),
         "host": addresses,
         "threads": np.full(workers, threads),
         "memory_limit": np.full(workers, 3 * GIB),
@@ -183,5 +184,8 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
         "attempts": {"processor": number, "merge": slots},
         "samples": table(SAMPLE_COLUMNS, len(worker), sampled),
         "lifetimes": table(LIFETIME_COLUMNS, workers, lifetimes),
+        "worker_requests": table(
+            REQUEST_COLUMNS, workers, {"name": lifetimes["name"], "state": np.full(workers, "submitted")}
+        ),
     }
     return handmade_run(**fields | changes)

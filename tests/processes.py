@@ -43,6 +43,9 @@ def collected_until(condition: Callable[[], bool]) -> bool:
 class CommandLineCluster:
     """`dask scheduler` and `dask worker` processes of their own."""
 
+    running: Final[list[CommandLineCluster]] = []
+    """Their logs are shown with each failed test."""
+
     def __init__(
         self,
         folder: Path,
@@ -62,6 +65,7 @@ class CommandLineCluster:
         self.python = python
         self.options = options
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.running.append(self)
         self.file = folder / "scheduler.json"
         self._run_dask("scheduler", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(self.file))
         assert wait_until(self._is_up), self.text()
@@ -92,6 +96,8 @@ class CommandLineCluster:
         return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))
 
     def close(self) -> None:
+        with suppress(ValueError):  # closed before
+            self.running.remove(self)
         for process in self.processes:
             # a nanny's worker is in its group
             with suppress(ProcessLookupError):

@@ -41,6 +41,7 @@ from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
+    REQUEST_COLUMNS,
     SAMPLE_COLUMNS,
     SAMPLING_COLUMNS,
     TASK_COLUMNS,
@@ -151,6 +152,13 @@ def a_run(**changes: Any) -> Run:
             [
                 {"call": "0", "work": "processing", "step": "submit", "start": START, "graph_bytes": 2**40, "tasks": 3},
                 {"step": "event loop", "start": START, "stop": START + 1, "cpu_seconds": 0.5, "late_seconds": 0.0},
+            ],
+        ),
+        worker_requests=table_of_rows(
+            REQUEST_COLUMNS,
+            [
+                {"name": "c-0", "time": START, "state": "held", "job": "17", "reason": "µ"},
+                {"name": "c-1", "state": "requested"},
             ],
         ),
         span_metrics={

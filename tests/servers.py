@@ -89,7 +89,7 @@ MISSING: Final = [name for name in XROOTD_PROGRAMS if shutil.which(name) is None
 ]
 needs_xrootd = pytest.mark.skipif(
     bool(MISSING),
-    reason=f"there is no {', '.join(MISSING)}: apt-get install xrootd-server; pip install 'roastcoffea[xrootd]'",
+    reason=f"there is no {', '.join(MISSING)}: apt-get install xrootd-server; pip install -e '.[xrootd]'",
 )
 
 COMMON: Final = """

@@ -151,6 +151,7 @@ class Scheduler:
         addresses = [f"tcp://10.0.{number // 256}.{number % 256}:{40_000 + number}" for number in range(workers)]
         self.workers = {address: Worker(address, f"worker-{address}") for address in addresses}
         self.tasks: dict[str, Task] = {}
+        self.plugins: dict[str, Any] = {}
         self.transition_counter = 39
 
     def beat(self, time: float, number: int = 0) -> None:

@@ -131,5 +131,5 @@ def test_saved_and_loaded(client: Client, sample: dict[str, Any], tmp_path: Any)
     metrics, began, ended = roastcoffea.load_measurement(folder)
     assert ended - began == pytest.approx(metrics["elapsed_time_seconds"])
     assert metrics["total_bytes_read"] == report["bytesread"]
-    with pytest.raises(KeyError, match=r"disk_read_bytes.*Dask counted none in the tasks of this run"):
+    with pytest.raises(KeyError, match=r"disk_read_bytes.*Dask recorded no such activity in this run's tasks"):
         _ = collector.get_metrics()["disk_read_bytes"]

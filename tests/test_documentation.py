@@ -9,11 +9,13 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,10 @@ from distributed import Client
 
 import roastcoffea
 from roastcoffea import MetricsCollector
+from roastcoffea.backends.base import AbstractMetricsBackend
+from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.cli import command_line
+from roastcoffea.visualization.plots import PLOTS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -110,6 +115,22 @@ def check_call(call: ast.Call, ours: dict[str, Any]) -> None:
         function = getattr(function, attribute)
     arguments = [argument for argument in call.args if not isinstance(argument, ast.Starred)]
     inspect.signature(function).bind_partial(*arguments, **{str(keyword.arg): None for keyword in call.keywords})
+
+
+def test_a_pair_is_unpacked_only_where_the_runner_returns_one() -> None:
+    """By default a Runner returns the output alone, and to unpack a dictionary of two keys gives the keys."""
+    savemetrics = set[Path]()
+    for block in CODE:
+        tree = ast.parse(block.text)
+        if "savemetrics" in ast.unparse(tree):
+            savemetrics.add(block.page)
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Tuple)
+                and "runner(" in ast.unparse(node)
+            ):
+                assert block.page in savemetrics, f"{name_of(block.page)}: {ast.unparse(node)}"
 
 
 @pytest.fixture(scope="module")
@@ -210,14 +231,58 @@ def test_pages_that_are_written_are_up_to_date(page: str, references: dict[str, 
 
 def test_every_column_is_described(references: dict[str, Any], measured: dict[str, Any]) -> None:
     page = references["columns.md"]()
-    measurement = measured["collector"].measurement
+    described = {
+        name: re.findall(r"^- `(\w+)`(?: \((.+?)\))?: .", text, re.MULTILINE)
+        for name, text in re.findall(r"^## `measurement\.(\w+)`\n(.*?)(?=\n## )", page, re.MULTILINE | re.DOTALL)
+    }
     for name in roastcoffea.report.tables.TABLES:
-        section = page.partition(f"## `measurement.{name}`\n")[2].partition("\n## ")[0]
-        rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
-        described = {row[1].strip(" `"): row[2].strip() or None for row in rows}
-        frame = getattr(measurement, name)
-        assert described == {column: frame.attrs["units"].get(column) for column in frame}
-        assert all(row[3].strip() for row in rows)
+        frame = getattr(measured["collector"].measurement, name)
+        units = {column: frame.attrs["units"].get(column, "") for column in frame}
+        text = page.partition(f"## `measurement.{name}`\n")[2].partition("\n## ")[0]
+        for place, columns in re.findall(r"`measurement\.(\w+)`: ((?:`\w+`(?:, )?)+)", text.partition("\nAs in ")[2]):
+            described[name] += [(one, unit) for one, unit in described[place] if f"`{one}`" in columns]
+        assert sorted(described[name]) == sorted(units.items()), name
+
+
+def documented() -> Iterator[tuple[str, Any]]:
+    """What docs/api.md and docs/plots.md describe, by name, with the members that they show."""
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    for path, options in re.findall(r"^\.\. auto\w+:: (\S+)\n((?:   :.*\n)*)", page, re.MULTILINE):
+        thing = pkgutil.resolve_name(path)
+        yield path, thing
+        shown, left_out = (re.search(rf":{name}:(.*)", options) for name in ("members", "exclude-members"))
+        names = [name.strip() for name in shown[1].split(",")] if shown else []
+        for name in vars(thing) if names == [""] else names:
+            member = inspect.getattr_static(thing, name)
+            is_ours = inspect.isroutine(member) or isinstance(member, property | cached_property)
+            if is_ours and not name.startswith("_") and not (left_out and name in re.split(r"[\s,]+", left_out[1])):
+                yield f"{path}.{name}", member
+    yield from ((entry.function_name, entry.draw) for entry in PLOTS.values())
+
+
+def test_first_lines_of_docstrings_are_short_and_plain() -> None:
+    firsts = {name: (inspect.getdoc(thing) or "").partition("\n\n")[0] for name, thing in documented()}
+    assert len(firsts) > 200
+    assert {name: first for name, first in firsts.items() if not 0 < len(first) < 80 or "\n" in first} == {}
+    # exact: no sentence that ends in a clause
+    clauses = re.compile(r"\b(which|who|whose|what|where|(?<!than )that \w+ed)\b")
+    assert {name: first for name, first in firsts.items() if clauses.search(first)} == {}
+
+
+def test_what_the_hook_calls_is_not_public() -> None:
+    public = {name for name in dir(DaskMetricsBackend) if not name.startswith("_")}
+    assert public == {name for name in dir(AbstractMetricsBackend) if not name.startswith("_")}
+    hidden = {
+        "take_records",
+        "packed_for_tasks",
+        "step",
+        "out_of_reach",
+        "fetch_records",
+        "span_ensured",
+        "note",
+        "topic",
+    }
+    assert hidden & {*dir(MetricsCollector(journal=None))} == set()
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -131,7 +131,7 @@ def test_a_pool_that_the_executor_makes_is_recorded_by_name(sample: dict[str, An
                 runner_with(FuturesExecutor(pool=pool, status=False))(sample, processor_instance=Jets())
             (call,) = collector.measurement.run.calls
             assert (call.options.get("executor.pool"), call.options["schema"]) == (name, "NanoAODSchema")
-            assert not any("Keep the processes" in finding.advice for finding in collector.measurement.verdict)
+            assert not any("Reuse the processes" in finding.advice for finding in collector.measurement.verdict)
     # what remedies go by
     assert FuturesExecutor().pool.__name__ == "ProcessPoolExecutor"
 
@@ -278,7 +278,7 @@ def test_a_recoverable_executor_gives_what_was_done(
     assert {item.entrystart for item in missing} == {0}
     assert measurement.metrics["num_missing_chunks"] == len(missing) == 4
     assert (call.outcome, len(call.kept)) == ("failed", kept)
-    assert f"{kept} others are only in the partial output that came with the error" in measurement.verdict[0].text
+    assert f"{kept} others are only in the partial output returned with the error" in measurement.verdict[0].text
     assert load(measurement.save(tmp_path)).missing_items() == missing
 
 
@@ -369,7 +369,7 @@ def test_results_of_earlier_runs_are_no_work(sample: dict[str, Any]) -> None:
     assert len(again.chunks) == 0
     assert again.byte_ledger["payload"] == 0
     assert again.time_ledger["compute"] == 0
-    reason = f"results of earlier runs, which a cache had: {number}"
+    reason = f"cached results from earlier runs: {number}"
     assert again.problems == [f"{number} of {number} chunks have no record of their own: {reason}"]
     assert not again.byte_ledger.certificate.complete
 

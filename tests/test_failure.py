@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 from processes import PATIENCE
 
 from roastcoffea import collector as collector_module
-from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.dask import DaskRecorder
 from roastcoffea.backends.recorder import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
@@ -169,7 +169,7 @@ def test_an_exception_without_text(client: Any) -> None:
     with pytest.raises(UntellableError) as raised, MetricsCollector(client) as collector:
         raise error
     assert raised.value is error
-    assert collector.measurement.error == "UntellableError: (it has no text)"
+    assert collector.measurement.error == "UntellableError: (no message)"
 
 
 def test_errors_of_ours_do_not_hide_the_exception(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,10 +208,10 @@ def test_records_that_cannot_be_read_do_not_take_the_others_with_them(
 PARTS = (
     (collector_module, "unwatch"),
     (RunSpan, "_leave"),
-    (DaskMetricsBackend, "close"),
-    (DaskMetricsBackend, "notes"),
-    (DaskMetricsBackend, "tasks"),
-    (DaskMetricsBackend, "lifetimes"),
+    (DaskRecorder, "close"),
+    (DaskRecorder, "notes"),
+    (DaskRecorder, "tasks"),
+    (DaskRecorder, "lifetimes"),
     (ReceivedRecords, "chunks"),
     (LiveLine, "stop"),
     (assembly, "Run"),

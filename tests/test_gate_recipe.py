@@ -1,4 +1,4 @@
-"""The workflow of docs/howto/gate.md lets a pull request pass that changes nothing, and fails one that slows down."""
+"""The workflow of docs/howto/compare.md: a pull request without a change passes, and one that slows down fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
 
-PAGE = Path(__file__).parent.parent / "docs" / "howto" / "gate.md"
+PAGE = Path(__file__).parent.parent / "docs" / "howto" / "compare.md"
 (RECIPE,) = re.findall(r"<!-- tests/test_gate_recipe.py runs this -->\n```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 STEPS: list[dict[str, Any]] = yaml.safe_load(RECIPE)["jobs"]["compare"]["steps"]
 SCRIPTS = {step["name"]: step["run"] for step in STEPS if "name" in step}

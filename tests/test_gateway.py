@@ -47,6 +47,10 @@ def test_all_chunks_of_a_gateways_cluster(sample: dict[str, Any]) -> None:
     assert chunks["bytes_requested"].sum() == report["bytesread"]
     assert measurement.tasks["kind"].value_counts()["processor"] == CHUNKS
     assert len(measurement.lifetimes) == 2
+    # two workers were requested from the gateway, and both arrived
+    assert measurement.worker_requests["name"].tolist() == ["0", "1"]
+    assert set(measurement.arrivals["worker"]) == set(measurement.lifetimes["worker"])
+    assert measurement.arrivals["state"].tolist() == ["arrived", "arrived"]
     assert set(chunks["worker"]) <= set(measurement.lifetimes["worker"])
     for ledger in (measurement.byte_ledger, measurement.time_ledger):
         assert ledger.certificate.complete, ledger.certificate.reasons

@@ -53,6 +53,30 @@ def test_unpickling_the_probe_loads_nothing_heavy_that_coffea_has_not_loaded() -
 
 
 @pytest.mark.slow
+def test_what_runs_inside_an_analysis_loads_nothing_that_coffea_and_dask_do_not() -> None:
+    """Hook, probe and plugins use only coffea, Dask and the standard library; the journal uses pyarrow as well."""
+    before = "import coffea.nanoevents, coffea.processor, distributed"
+    inside = "roastcoffea.backends.scheduler, roastcoffea.backends.worker, roastcoffea.instrument.hook"
+    found = loaded_by(f"{before}; import {inside}, roastcoffea.instrument.tasks, roastcoffea.log.journal")
+    found -= loaded_by(before)
+    ours = {name for name in found if name.partition(".")[0] == "roastcoffea"}
+    assert {name.partition(".")[0] for name in found - ours} <= set(sys.stdlib_module_names)
+    assert {name.split(".")[1] for name in ours if "." in name} == {"backends", "instrument", "log", "records"} | {
+        "errors", "generations", "interrupts", "redaction", "storage"
+    }  # fmt: skip
+    using = {name for name in ours if imports_of(name) & {"numpy", "pandas", "pyarrow", "rich", "scipy"}}
+    assert using == {"roastcoffea.log.journal"}
+
+
+def imports_of(module: str) -> set[str]:
+    """Packages that a module imports as it is imported itself."""
+    tree = ast.parse(Path(str(importlib.import_module(module).__file__)).read_text())
+    names = [[alias.name for alias in node.names] for node in tree.body if isinstance(node, ast.Import)]
+    names += [[str(node.module)] for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for each in names for name in each}
+
+
+@pytest.mark.slow
 def test_a_collector_loads_nothing_that_only_its_results_need() -> None:
     """A cluster's client has loaded `distributed`; results need the other rooms, pandas and scipy, pages Bokeh."""
     coffea = "import coffea.nanoevents, coffea.processor"

@@ -47,6 +47,7 @@ from releases import NO_RETRIES, as_processor, tree_of
 from stored import write_tree
 
 import roastcoffea
+from roastcoffea import interrupts
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import reported
 from roastcoffea.instrument.attempt import Attempt
@@ -446,17 +447,32 @@ def test_what_comes_while_a_callback_leaves_is_raised_after_it() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_main_thread_that_waits_is_woken() -> None:
-    before, context, began = signal.signal(signal.SIGUSR1, Bound().handler), Leaving(), time.monotonic()
+def test_a_main_thread_that_waits_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first signal comes just before it waits, which therefore does not end."""
+    sent, kill, calls = list[int](), signal.pthread_kill, list[int]()
+
+    def late(thread: int, number: int) -> None:
+        sent.append(number)
+        if len(sent) > 1:
+            kill(thread, number)
+
+    def handle(number: int, frame: Any) -> None:
+        calls.append(number)
+        Bound().handler(number, frame)
+
+    monkeypatch.setattr(signal, "pthread_kill", late)
+    before, context = signal.signal(signal.SIGUSR1, handle), Leaving()
     try:
         with pytest.raises(TimeoutError):
             end = context.__exit__
             context.__enter__()
             del end
             time.sleep(PATIENCE)
+        assert signal.getsignal(signal.SIGUSR1) is handle
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert time.monotonic() - began < PATIENCE
+    assert len(sent) >= 2
+    assert calls == [signal.SIGUSR1]
 
 
 def test_several_signals_take_effect_after_the_block() -> None:
@@ -575,3 +591,21 @@ def test_a_recording_that_is_interrupted_while_it_is_saved(
         assert recorder.saved == [path]
     assert state_of_process(earlier) == before
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_signal_sent_later_leaves_the_handlers_of_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, first, second = list[int](), list[int](), list[int]()
+    monkeypatch.setattr(signal, "pthread_kill", lambda _, number: sent.append(number))
+    before = signal.signal(signal.SIGUSR1, lambda number, _: first.append(number))
+    try:
+        resent = interrupts.Resent(signal.SIGUSR1)
+        found = signal.signal(signal.SIGUSR1, lambda number, _: second.append(number))
+        resent.send(0)
+        assert sent == [signal.SIGUSR1]
+        signal.signal(signal.SIGUSR1, found)  # as users do who had replaced it
+        for _ in range(3):
+            found(signal.SIGUSR1, None)
+        assert first == [signal.SIGUSR1] * 3
+        assert second == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)

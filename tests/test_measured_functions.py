@@ -196,6 +196,6 @@ def test_files_that_cannot_be_opened_are_failed_reads(
     assert measurement.failed["bytes"].sum() == ledger["failed"]
     assert ledger.by("file").loc[gone[0], "failed"] == measurement.failed.set_index("file").loc[gone[0], "bytes"]
     (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
-    assert finding.what.startswith("2 files could not be opened in tasks that went on (")
+    assert finding.what.startswith("2 files could not be opened in tasks that continued (")
     assert [culprit.name for culprit in finding.culprits] == measurement.failed["file"].tolist()
     assert measurement.metrics["num_chunks"] == 3

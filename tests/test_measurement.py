@@ -40,6 +40,26 @@ def test_print_summary_into_a_file():
     assert "1 min 40 s" in file.getvalue()
 
 
+@pytest.mark.parametrize("options", [{}, {"all": True}, {"group": "bytes"}])
+def test_the_summary_is_what_is_printed(options, capsys):
+    measurement = Measurement(handmade_run())
+    measurement.print_summary(**options)
+    assert measurement.summary(**options) == capsys.readouterr().out
+    assert "1 min 40 s" in measurement.summary()
+
+
+def test_older_keywords_are_taken(tmp_path):
+    measurement = Measurement(handmade_run())
+    assert measurement.save(folder=tmp_path, name="mine") == tmp_path / "mine"
+    assert measurement.report(file=tmp_path / "page.html").exists()
+    measurement.plot("byte_ledger", output_path=tmp_path / "ledger.png")
+    assert (tmp_path / "ledger.png").exists()
+    with pytest.raises(TypeError, match=r"report\(\) takes either path= or its older name file=, not both"):
+        measurement.report(path=tmp_path / "a.html", file=tmp_path / "b.html")
+    with pytest.raises(TypeError, match="multiple values for argument 'path'"):
+        measurement.save(tmp_path, folder=tmp_path)
+
+
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     saved = Measurement(handmade_run())
     path = saved.save(tmp_path, "mine")

@@ -1,4 +1,4 @@
-"""docs/migration.md: each name that is said to work is there, and what is said to be gone is gone."""
+"""Every name of 0.1.2 works as `data/names-0.1.2.json` says, and docs/migration.md has those that differ."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from roastcoffea.metrics import CATALOGUE
 from roastcoffea.studies.branches import COLUMNS
 
 PAGE = Path(__file__).parent.parent / "docs" / "migration.md"
-ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<kind>\w+) \| (?P<status>\w+) \| (?P<remark>.*) \|$", re.MULTILINE)
-WORKS = ("same", "differs")
+NAMES = json.loads((Path(__file__).parent / "data" / "names-0.1.2.json").read_text(encoding="utf-8"))
+RENAMED = "renamed to "
 
 
 class Row(NamedTuple):
-    """A name of 0.1.2, what it is, how it works now, and what there is to say."""
+    """A name of 0.1.2, what it is, and how it works now."""
 
     name: str
     kind: str
     status: str
-    remark: str
+
+    @property
+    def works(self) -> bool:
+        return self.status in {"same", "differs", "counted"}
 
     @property
     def new_name(self) -> str:
-        """What the remark names first."""
-        found = re.search(r"`([^`]+)`", self.remark)
-        assert found, f"{self.name} is renamed to nothing"
-        return found[1]
+        assert self.status.startswith(RENAMED), self
+        return self.status.removeprefix(RENAMED)
 
 
-ROWS = [Row(*found) for found in ROW.findall(PAGE.read_text(encoding="utf-8"))]
+ROWS = [Row(name, kind, status) for kind, names in NAMES.items() for name, status in names.items()]
 
 
 def of_kind(*kinds: str) -> Any:
@@ -78,19 +79,20 @@ def imported(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def test_every_row_is_read() -> None:
-    lines = PAGE.read_text(encoding="utf-8").partition("## All names")[2].partition("\n## ")[0].splitlines()
-    assert len(ROWS) == sum(line.startswith("| `") for line in lines) > 200
-    assert len({(row.name, row.kind) for row in ROWS}) == len(ROWS)
-    assert {row.kind for row in ROWS} == {"import", "argument", "attribute", "key", "metric", "column", "file"}
+def test_the_page_has_what_differs() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert len(ROWS) > 200
+    assert NAMES.keys() == {"import", "argument", "attribute", "key", "metric", "column", "file"}
     for row in ROWS:
-        assert row.status in {*WORKS, "renamed", "gone"}, row
-        assert row.remark or row.status == "same", row
+        if row.status != "same":
+            *_, name = re.findall(r"[\w.]*\w", row.name)
+            assert re.search(rf"`[^`]*\b{re.escape(name.rpartition('.')[2])}\b[^`]*`", page), row
+        assert row.works or row.status == "gone" or row.new_name in page, row
 
 
 @of_kind("import")
 def test_imports(row: Row) -> None:
-    if row.status in WORKS:
+    if row.works:
         assert callable(imported(row.name))
     else:
         with pytest.raises((AttributeError, ImportError)):
@@ -100,51 +102,59 @@ def test_imports(row: Row) -> None:
 @of_kind("argument")
 def test_arguments(row: Row) -> None:
     path, argument = re.fullmatch(r"([\w.]+)\((\w+)=\)", row.name).groups()  # type: ignore[union-attr]
-    assert row.status in WORKS
-    assert argument in inspect.signature(imported(path)).parameters
+    assert row.works
+    function = imported(path)
+    assert argument in {*inspect.signature(function).parameters, *getattr(function, "older_keywords", ())}
 
 
 @of_kind("attribute")
 def test_attributes(row: Row, owners: dict[str, Any]) -> None:
     owner, name = row.name.split(".")
-    assert hasattr(owners[owner], name) is (row.status in WORKS)
+    assert hasattr(owners[owner], name) is row.works
 
 
 @of_kind("key")
 def test_keys(row: Row, owners: dict[str, Any]) -> None:
     owner, key = re.fullmatch(r'(\w+)\["(\w+)"\]', row.name).groups()  # type: ignore[union-attr]
-    name = key if row.status in WORKS else row.new_name
+    name = key if row.works else row.new_name
     owners[owner][name]  # it is there, whatever its value
 
 
 @of_kind("metric")
 def test_metrics(row: Row, owners: dict[str, Any]) -> None:
-    assert row.status in {*WORKS, "renamed"}
-    if row.status == "renamed":
+    if not row.works:
         assert CATALOGUE.aliases[row.name] == row.new_name
     metrics = owners["collector"].get_metrics()
-    if row.remark.startswith("missing"):
-        assert row.name in metrics or metrics.missing[row.name] == "Dask counted none in the tasks of this run"
+    if row.status == "counted":
+        assert row.name in metrics or metrics.missing[row.name] == "Dask recorded no such activity in this run's tasks"
     else:
         assert metrics[row.name] is not None
 
 
 @of_kind("column")
 def test_columns_of_the_branch_study(row: Row) -> None:
-    assert (row.name if row.status in WORKS else row.new_name) in COLUMNS
+    assert (row.name if row.works else row.new_name) in COLUMNS
 
 
 @of_kind("file")
 def test_files(row: Row, owners: dict[str, Any], tmp_path: Path) -> None:
     assert row.name in legacy.FILES
     folder = owners["collector"].save_measurement(tmp_path)
-    assert (folder / (row.name if row.status in WORKS else row.new_name)).exists()
+    assert (folder / (row.name if row.works else row.new_name)).exists()
 
 
 def test_every_plot_and_every_number_of_0_1_2_is_in_the_table() -> None:
     names = {row.name for row in ROWS}
     ours = {"byte_ledger", "time_ledger", "time_ledger_timeline", "task_stream", "chunk_phases", "branch_bytes"}
-    ours |= {"sections", "worker_balance", "stragglers", "worker_memory", "dataset_memory"}
+    ours |= {
+        "dataset_timeline",
+        "sections",
+        "worker_balance",
+        "stragglers",
+        "worker_memory",
+        "dataset_memory",
+        "workforce",
+    }
     older = {name for name in dir(roastcoffea) if name.startswith("plot_")} - {f"plot_{name}" for name in ours}
     assert {f"roastcoffea.{name}" for name in older} <= names
     if data := os.environ.get("ROASTCOFFEA_TEST_DATA"):

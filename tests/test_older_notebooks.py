@@ -202,7 +202,7 @@ def test_fine_metrics(client: Client, fileset: dict[str, Any], pyplot: Any, caps
         *("total_serialization_overhead_seconds", "deserialization_time_seconds", "serialization_time_seconds"),
     ):
         assert metrics.get(name, 0) >= 0
-        assert name in metrics or metrics.missing[name] == "Dask counted none in the tasks of this run"
+        assert name in metrics or metrics.missing[name] == "Dask recorded no such activity in this run's tasks"
     assert metrics["compression_ratio"] > 1
     assert metrics.get("total_bytes_uncompressed", 0) / 1e9 > 0
 
@@ -227,7 +227,7 @@ def test_fine_metrics(client: Client, fileset: dict[str, Any], pyplot: Any, caps
             figure, ax = plot(span_metrics=span_metrics, title="A title of one's own", figsize=(14, 6))
         except ValueError as error:
             assert not there, error  # noqa: PT017
-            assert "Dask counted no" in str(error)  # noqa: PT017
+            assert "Dask recorded no" in str(error)  # noqa: PT017
         else:
             assert (tuple(figure.get_size_inches()), ax.get_title()) == ((14, 6), "A title of one's own")
 

@@ -50,9 +50,20 @@ def test_the_workflow_runs_what_developers_run() -> None:
     assert stages == ['pip install -e ".[test]" && pytest', 'pytest -m "cluster or slow"']
 
 
+def test_a_release_is_checked_and_published_from_its_tag() -> None:
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
+    check, build, publish = (release["jobs"][name] for name in ("check", "build", "publish"))
+    assert release[True] == {"push": {"tags": ["v*"]}}  # YAML reads the key "on" as true
+    assert check == {"uses": "./.github/workflows/ci.yml"}
+    assert {"python -m build", "python -m twine check --strict dist/*"} <= {step.get("run") for step in build["steps"]}
+    assert publish["needs"] == ["check", "build"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert release["permissions"] == {"contents": "read"}
+
+
 def test_the_lowest_versions_are_those_of_the_matrix() -> None:
     lines = (ROOT / "benchmarks" / "environments" / "floors.txt").read_text(encoding="utf-8").splitlines()
-    pinned = dict(line.split("==") for line in lines[1:])
+    pinned = dict(line.split("==") for line in lines[1:] if "==" in line)
     floors = dict(re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line).groups() for line in PROJECT["dependencies"])
     assert lines[0] == f"# Python {PROJECT['requires-python'].removeprefix('>=')}"
     assert pinned.keys() == floors.keys()
@@ -106,6 +117,25 @@ def test_the_wheel_of_the_source_archive_has_the_package_and_what_it_needs(built
     assert {str(one) for one in needed if one.marker is None} == {
         str(Requirement(one)) for one in PROJECT["dependencies"]
     }
+
+
+@pytest.mark.slow
+def test_an_index_takes_what_is_built_and_shows_the_readme_with_its_links(built: Path) -> None:
+    pytest.importorskip("twine")
+    command = [sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (checked.returncode, checked.stdout.count("PASSED")) == (0, 2), checked.stdout
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        (metadata,) = (opened.read(name).decode() for name in opened.namelist() if name.endswith("/METADATA"))
+    message = message_from_string(metadata)
+    assert {url.partition(",")[0] for url in message.get_all("Project-URL", [])} == PROJECT["urls"].keys()
+    assert re.findall(r"\]\((?!https://)[^)]*\)", message.get_payload()) == []
+    site = PROJECT["urls"]["Documentation"]
+    linked = re.findall(rf"\]\({re.escape(site)}([^)#]*)", message.get_payload())
+    assert {"page.png", "changelog.html", "contributing.html"} < {*linked}
+    pages = [page.removesuffix(".html") for page in linked if page.endswith(".html")]
+    assert all((ROOT / "docs" / f"{page}.md").is_file() for page in pages), pages
 
 
 @pytest.mark.slow

@@ -60,13 +60,21 @@ def test_the_lines_print_a_summary_and_save_what_can_be_loaded(printed: str, fol
 
 
 @pytest.mark.slow
+def test_the_lines_of_the_terminal_are_named_as_they_are_printed(printed: str) -> None:
+    (shown,) = re.findall(r"<!-- tests/test_readme.py prints this -->\n```text\n(.*?)```", README, re.DOTALL)
+    labels = re.findall(r"^  ([a-z][a-z ]*?) {2,}", shown, re.MULTILINE)
+    assert labels == ["thread time", "bytes", "your code"]
+    assert [label for label in labels if f"\n  {label}  " not in printed] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`measurement\.(\w+)", README))))
 def test_what_the_readme_says_of_a_measurement_is_there(printed: str, folder: Path, name: str) -> None:
     assert getattr(roastcoffea.load(folder / "roastcoffea-runs" / "dijets"), name) is not None
 
 
 def test_the_readme_is_short_and_has_a_small_picture() -> None:
-    assert len(README.splitlines()) <= 120
+    assert len(README.splitlines()) <= 90
     (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
     assert (ROOT / picture).stat().st_size < 200_000
 

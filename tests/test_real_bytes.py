@@ -353,7 +353,7 @@ class FailingOnce(Reading):
 def test_the_advised_chunk_per_file_makes_the_re_reading_vanish(folder: Path) -> None:
     files = {"a": [str(write_tree(folder / "large.root")), str(write_tree(folder / "small.root", baskets=3))]}
     measurement, _ = measured(files, ["f0", "Jet_pt"], 700)
-    assert "boundaries: one chunk per file reads each once" in measurement.byte_ledger.advice[0].text
+    assert "boundaries: with one chunk per file, each is read once" in measurement.byte_ledger.advice[0].text
     assert measurement.byte_ledger["re-read"] > 0
     followed, _ = measured(files, ["f0", "Jet_pt"], 1_000_000)
     assert followed.metrics["num_chunks"] == len(files["a"])

@@ -79,7 +79,14 @@ def without_package(
         [str(python), "-c", "import roastcoffea.instrument"], env={"PYTHONPATH": path}, capture_output=True, check=False
     )
     assert b"No module named 'roastcoffea" in lacking.stderr
-    cluster = CommandLineCluster(tmp_path_factory.mktemp("cluster"), workers=1, path=path, python=str(python))
+    cluster = CommandLineCluster(
+        tmp_path_factory.mktemp("cluster"),
+        workers=1,
+        path=path,
+        python=str(python),
+        # a lost worker ends a test with an error
+        environment={"DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "100s"},
+    )
     try:
         with Client(scheduler_file=str(cluster.file)) as client:
             client.wait_for_workers(1, timeout=PATIENCE)

@@ -31,8 +31,8 @@ from roastcoffea.redaction import (
     remove_pattern,
 )
 
-PAGE = Path(__file__).parent.parent / "docs" / "howto" / "secrets.md"
-ROW = re.compile(r"^\| (?P<kind>[\w ]+) \| `(?P<text>[^`]+)` \| `(?P<recorded>[^`]+)` \|$", re.MULTILINE)
+PAGE = Path(__file__).parent.parent / "docs" / "howto" / "publish.md"
+ROW = re.compile(r"^(?P<kind>[\w ]+) \| `(?P<text>[^`]+)` \| `(?P<recorded>[^`]+)`$", re.MULTILINE)
 DOCUMENTED = [row.groups() for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
 
 
@@ -428,7 +428,7 @@ def test_patterns_are_removed() -> None:
     assert added_patterns() == ()
     assert redacted("TGT-12") == "TGT-12"
     for name in ("ticket", PATTERNS[0].name):
-        with pytest.raises(ValueError, match=f"no pattern '{name}' was added; existing ones: none"):
+        with pytest.raises(ValueError, match=f"no pattern named '{name}' was added; added so far: none"):
             remove_pattern(name)
 
 

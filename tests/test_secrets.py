@@ -32,7 +32,7 @@ from roastcoffea import MetricsCollector, TaskMonitor
 from roastcoffea.backends.attempts import LONGEST_TEXT
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
-from roastcoffea.instrument.calls import coffea_report
+from roastcoffea.instrument.calls import active, coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.journal import ENDING
@@ -297,10 +297,10 @@ def test_what_the_client_is_told_knows_the_users_patterns(no_patterns: None) -> 
 
 def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
     with MetricsCollector() as collector:
-        collector.chunks_lost(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
-        collector.note(f"token={OPTIONS} {TICKET}")
+        active[-1].chunks_lost(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
+        active[-1].note(f"token={OPTIONS} {TICKET}")
         item = SimpleNamespace(dataset=NAME, filename=f"{NAME}/f.root", treename=f"Events?token={OPTIONS}")
-        collector.items_requested("call", [item])
+        active[-1].items_requested("call", [item])
     run = collector.measurement.run
     assert f"no way to root://{MASK}@h with {MASK}" in run.problems
     assert run.absent["chunks"] == f"no way to root://{MASK}@h with {MASK}"
@@ -354,5 +354,5 @@ def test_files_that_differ_only_in_a_secret_are_told(server: CountingServer) -> 
     with MetricsCollector() as collector:
         local_runner(IterativeExecutor)({"qcd": {"files": files}}, processor_instance=Indiscreet(""))
     assert any("as one" in problem for problem in collector.measurement.problems)
-    with pytest.raises(MeasurementError, match="which of them is missing is unknown"):
+    with pytest.raises(MeasurementError, match="it is unknown which of them is missing"):
         collector.measurement.missing_items({"qcd": {"files": files}})

@@ -223,4 +223,46 @@ def test_blocks_of_parsl(server: Slurm, sample: dict[str, Any], tmp_path: Path) 
     assert len(measurement.chunks) == report["chunks"]
     assert sum(row["threads"] for row in rows) == pytest.approx(measurement.time_ledger.total or 0.0, rel=1e-6)
     assert measurement.byte_ledger.certificate.complete
-    assert measurement.problems == ["4 workers of Parsl, not seen on this host: their resource use is unknown"]
+    assert measurement.problems == ["4 workers of Parsl, not seen on this host, so their resource use is unknown"]
+
+
+def test_jobs_that_never_start(server: Slurm) -> None:
+    """The node has memory for two of five jobs; one of the others is held, one is cancelled, and one stays pending."""
+
+    def pending() -> list[str]:
+        return server.run("squeue", "-h", "-t", "PENDING", "-o", "%i").split()
+
+    with cluster_of(server, memory="3000 MiB") as (cluster, client):
+        cluster.scale(jobs=5)
+        client.wait_for_workers(2, timeout=PATIENCE)
+        assert wait_until(lambda: len(pending()) == 3)
+        held, cancelled, waiting = pending()
+        server.run("scontrol", "hold", held)
+        server.run("scancel", cancelled)
+        with MetricsCollector(client) as collector:
+            deadline = time.monotonic() + PATIENCE
+            requests: list[Any] = []
+            while not any(row["state"] == "held" for row in requests) and time.monotonic() < deadline:
+                client.gather(tasks(client, 8))
+                requests = list(collector._backend._requested)  # noqa: SLF001
+    log = server.ended()
+    measurement = collector.measurement
+    arrivals = measurement.arrivals.set_index("job")
+    assert len(arrivals) == 5
+    assert arrivals.loc[held, "state"] == "held"
+    assert arrivals.loc[held, "reason"].startswith("JobHeld")
+    assert arrivals.loc[cancelled, "state"] == "ended"
+    assert arrivals.loc[waiting, "state"] == "pending"
+    assert arrivals.loc[waiting, "reason"] in {"Resources", "Priority"}
+    assert arrivals.loc[cancelled, "reason"].startswith("CANCELLED")
+    came = arrivals[arrivals["state"] == "arrived"]
+    assert set(came["worker"]) == set(measurement.lifetimes["worker"])
+    # SLURM's own log has the start of the jobs that ran, and nothing else started
+    assert {job for job, ended in log.items() if ended.end > ended.start and ended.state != "PENDING"} >= set(
+        came.index
+    )
+    assert (came["started"] - [log[job].start for job in came.index]).between(-EDGE, RESOLUTION + LATE).all()
+    (finding,) = [each for each in measurement.verdict if each.cause == "missing workers"]
+    assert finding.what.startswith("5 workers were requested, 2 arrived; others: 1 job held (JobHeld")
+    assert [str(culprit) for culprit in finding.culprits] == [f"job {held}"]
+    assert measurement.problems == []

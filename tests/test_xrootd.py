@@ -154,20 +154,16 @@ def slow_servers(measurement: Measurement) -> list[Finding]:
 
 def test_a_throttled_server_behind_a_redirector_is_named(client: Any, folder: Path) -> None:
     with ExitStack() as stack:
-        storage = Storage(folder, (None, "2m"), stack)
+        # so slow that a busy host does not hide it: other processes cost a run seconds, this server costs it more
+        storage = Storage(folder, (None, "400k"), stack)
         fast, slow = (server.endpoint.partition(":")[2] for server in storage.servers)
-        named = []
-        for _ in range(2):
-            measurement = storage.measured(client)
-            found = slow_servers(measurement)
-            named.append([culprit.name.rpartition(":")[2] for finding in found for culprit in finding.culprits])
-            print(measurement.verdict)
-            endpoints = measurement.endpoints.set_index("endpoint")
-            assert {name.rpartition(":")[2] for name in endpoints.index} == {fast, slow}
-            assert set(endpoints["redirector"]) == {storage.redirector.endpoint}
-            assert endpoints["files"].tolist() == [3, 3]
-    assert [slow] in named, named
-    assert not any(fast in one for one in named)
+        measurement = storage.measured(client)
+    endpoints = measurement.endpoints.set_index("endpoint")
+    assert {name.rpartition(":")[2] for name in endpoints.index} == {fast, slow}
+    assert set(endpoints["redirector"]) == {storage.redirector.endpoint}
+    assert endpoints["files"].tolist() == [3, 3]
+    (found,) = slow_servers(measurement)
+    assert [culprit.name.rpartition(":")[2] for culprit in found.culprits] == [slow], measurement.verdict
 
 
 def test_equal_servers_behind_a_redirector_are_not_blamed(client: Any, folder: Path) -> None:

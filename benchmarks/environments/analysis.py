@@ -1,6 +1,7 @@
 """One analysis on Dask, Futures and Iterative, in the environment of this Python: its results as JSON.
 
-`__main__.py` calls it. It needs `coffea[dask]` and roastcoffea, and nothing of this folder.
+coffea 2024 has no Runner, so there the analysis is a graph of dask-awkward, on Dask alone. `__main__.py` calls this
+file. It needs `coffea[dask]` and roastcoffea, and nothing of this folder.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-EXECUTORS: Final = ("dask", "futures", "iterative")
+GENERATION: Final = tuple(map(int, version("coffea").split(".")[:2]))
+HAS_RUNNER: Final = not (2024, 0) <= GENERATION < (2025, 4)
+EXECUTORS: Final = ("dask", "futures", "iterative") if HAS_RUNNER else ("dask",)
 CHUNKSIZE: Final = 5000
 """As many events as a basket has, so that none is read twice."""
 
@@ -26,8 +31,33 @@ def run(executor: Any, fileset: dict[str, Any]) -> Any:
 
     from roastcoffea.demo import DijetProcessor
 
+    NanoAODSchema.warn_missing_crossrefs = False
+    if GENERATION < (2023, 0):  # lists of files
+        fileset = {dataset: list(files["files"]) for dataset, files in fileset.items()}
     runner = Runner(executor, schema=NanoAODSchema, chunksize=CHUNKSIZE, metadata_cache={})
     return runner(fileset, treename="Events", processor_instance=DijetProcessor())
+
+
+def run_graph(fileset: dict[str, Any]) -> Any:
+    """Output of a graph of dask-awkward."""
+    import awkward as ak
+    import dask
+    import hist.dask
+    from coffea.dataset_tools import apply_to_fileset, preprocess
+    from coffea.nanoevents import NanoAODSchema
+
+    from roastcoffea.demo import clean_jets
+
+    def dijets(events: Any) -> Any:
+        jets = clean_jets(events)
+        pairs = jets[ak.num(jets) >= 2]
+        spectrum = hist.dask.Hist.new.Regular(100, 0, 1000, name="mass").Double()
+        return {"events": ak.num(events, axis=0), "mass": spectrum.fill((pairs[:, 0] + pairs[:, 1]).mass)}
+
+    NanoAODSchema.warn_missing_crossrefs = False
+    ready, _ = preprocess(fileset, step_size=CHUNKSIZE)
+    (output,) = dask.compute(apply_to_fileset(dijets, ready, schemaclass=NanoAODSchema))
+    return output
 
 
 def baskets_of(fileset: dict[str, Any], branches: list[str]) -> dict[str, int]:
@@ -44,13 +74,15 @@ def baskets_of(fileset: dict[str, Any], branches: list[str]) -> dict[str, int]:
     return sizes
 
 
-def one_round(make: Callable[[], Any], clients: list[Any], fileset: dict[str, Any], folder: Path) -> dict[str, Any]:
+def one_round(
+    run: Callable[[dict[str, Any]], Any], collect: Callable[[], Any], fileset: dict[str, Any], folder: Path
+) -> dict[str, Any]:
     """A run without a collector and one with it, and whether everything that people do with the second works."""
-    from roastcoffea import MetricsCollector, load
+    from roastcoffea import load
 
-    plain = run(make(), fileset)
-    with MetricsCollector(*clients) as collector:
-        output = run(make(), fileset)
+    plain = run(fileset)
+    with collect() as collector:
+        output = run(fileset)
     measurement = collector.measurement
     ledger, time = measurement.byte_ledger, measurement.time_ledger
     payload = ledger.by("branch")["payload"]
@@ -74,28 +106,38 @@ def one_round(make: Callable[[], Any], clients: list[Any], fileset: dict[str, An
     }
 
 
+def runs(client: Any) -> dict[str, Callable[[dict[str, Any]], Any]]:
+    """The analysis by what executes it."""
+    if not HAS_RUNNER:
+        return {"dask": run_graph}
+    from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor
+
+    makers: dict[str, Callable[[], Any]] = {
+        "dask": lambda: DaskExecutor(client=client, status=False),
+        "futures": lambda: FuturesExecutor(workers=2, status=False),
+        "iterative": lambda: IterativeExecutor(status=False),
+    }
+    return {name: partial(lambda make, fileset: run(make(), fileset), make) for name, make in makers.items()}
+
+
 def measure(fileset: dict[str, Any], folder: Path, rounds: int) -> dict[str, Any]:
     """Results of each round on each executor; of the last one there is a measurement and a page in the folder."""
-    from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor
     from distributed import Client, LocalCluster
+
+    from roastcoffea import MetricsCollector
 
     found: dict[str, Any] = {}
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
-        makers: dict[str, Callable[[], Any]] = {
-            "dask": lambda: DaskExecutor(client=client, status=False),
-            "futures": lambda: FuturesExecutor(workers=2, status=False),
-            "iterative": lambda: IterativeExecutor(status=False),
-        }
-        for name in EXECUTORS:
+        for name, made in runs(client).items():
             clients = [client] if name == "dask" else []
-            found[name] = [one_round(makers[name], clients, fileset, folder / name) for _ in range(rounds)]
+            collect = partial(MetricsCollector, *clients, everything=not HAS_RUNNER)
+            found[name] = [one_round(made, collect, fileset, folder / name) for _ in range(rounds)]
     return found
 
 
 def versions() -> dict[str, str]:
     """Versions of the packages that a table names."""
     import platform
-    from importlib.metadata import version
 
     names = ("coffea", "dask", "uproot", "awkward", "numpy", "pyarrow", "bokeh")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
@@ -112,7 +154,8 @@ def main() -> None:
         from roastcoffea import compare, load
 
         ours, theirs = map(Path, given)
-        compared = {name: compare(load(theirs / name), load(ours / name)) for name in EXECUTORS}
+        both = [name for name in EXECUTORS if (theirs / name).exists()]
+        compared = {name: compare(load(theirs / name), load(ours / name)) for name in both}
         result = {name: len(str(comparison).splitlines()) > 5 for name, comparison in compared.items()}
     Path(given[0] if action == "compare" else given[1], f"{action}.json").write_text(
         json.dumps(result), encoding="utf-8"

@@ -48,7 +48,7 @@ def on_client(size: Load, folder: Path) -> list[Figure]:
     with collector:
         asked, costs = _during(collector, size, folder / "log", pieces)
         stop = BEGINNING + len(pieces)
-        collector.call_ended(runner_call(stop, size.tasks))
+        collector._watcher.call_ended(runner_call(stop, size.tasks))
         collector.t_start, collector._began = BEGINNING, time.perf_counter() - len(pieces)
         leaving = watched(partial(collector.__exit__, None, None, None))
     making = watched(lambda: collector.measurement)
@@ -79,8 +79,8 @@ def on_client(size: Load, folder: Path) -> list[Figure]:
 def _during(collector: Any, size: Load, log: Path, pieces: Sequence[int]) -> tuple[Watched, list[Timed]]:
     """What noting the requests of a run takes, and each of its drains."""
     collector._records.started(BEGINNING)
-    collector.call_began(CALL)
-    asked = watched(lambda: collector.items_requested(CALL, [*items(size.tasks)]))
+    collector._watcher.call_began(CALL)
+    asked = watched(lambda: collector._watcher.items_requested(CALL, [*items(size.tasks)]))
     with log.open("rb") as file:
         take = collector._backend.take
         return asked, [timed(partial(take, LOG, data)) for data in map(file.read, pieces)]

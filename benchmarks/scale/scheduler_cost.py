@@ -248,8 +248,8 @@ def share_of_real_scheduler(tasks: int) -> list[Figure]:
         Client(cluster) as client,
         MetricsCollector(client) as collector,
     ):
-        spent = timed_calls(cluster.scheduler.plugins[collector.topic])
-        mark = {"collectors": [collector.topic], "step": "processing", "prefix": "add"}
+        spent = timed_calls(cluster.scheduler.plugins[collector._watcher.topic])
+        mark = {"collectors": [collector._watcher.topic], "step": "processing", "prefix": "add"}
         with dask.annotate(**{ANNOTATION: mark}):
             wait(client.map(add, range(tasks), range(tasks), pure=False))
     whole = collector.measurement.metrics["scheduler_cpu_seconds"]

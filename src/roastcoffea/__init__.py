@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from roastcoffea.studies.compare import compare_scenarios as compare_scenarios
     from roastcoffea.studies.history import history as history
     from roastcoffea.studies.merging import merge as merge
+    from roastcoffea.studies.plan import plan as plan
     from roastcoffea.studies.scaling import scaling as scaling
     from roastcoffea.studies.what_if import what_if as what_if
-    from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
+    from roastcoffea.visualization.plots import *  # noqa: F403  (an explicit list would have to be maintained)
 
 __version__ = "1.0.0"
 
@@ -49,7 +50,7 @@ _TABLES: Final = " ".join(
     for name in ("chunk_metrics", "event_processing", "fine_metrics", "resources", "throughput", "timing")
 )
 
-# Workers import this package for its probe alone, so nothing else may come with it.
+# Workers import this package only to run the probe, so the import must not load anything else.
 _MODULES: Final = {
     name: f"roastcoffea.{module}"
     for module, names in (
@@ -68,6 +69,7 @@ _MODULES: Final = {
         ("studies.compare", "compare compare_scenarios"),
         ("studies.merging", "merge"),
         ("studies.history", "history"),
+        ("studies.plan", "plan"),
         ("studies.scaling", "scaling"),
         ("studies.what_if", "what_if"),
     )
@@ -90,5 +92,4 @@ def __dir__() -> list[str]:
 
 
 def _plots() -> list[str]:
-    """Names of the plots, each found where it is defined."""
     return [entry.function_name for entry in importlib.import_module(_PLOTS).PLOTS.values()]

@@ -1,4 +1,4 @@
-"""`python -m roastcoffea` is the command `roastcoffea`."""
+"""Entry point for `python -m roastcoffea`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Public name of `roastcoffea.recording.auto`."""
+"""Public alias of `roastcoffea.recording.auto`."""
 
 from roastcoffea.recording.auto import Recorder, TerminatedError, record
 

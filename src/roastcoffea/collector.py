@@ -1,4 +1,4 @@
-"""The context manager around an analysis: it opens and closes the probes, and assembles one Run."""
+"""The context manager that measures an analysis."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from os import PathLike
@@ -17,71 +16,108 @@ from typing import TYPE_CHECKING, Any, Self
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
-from roastcoffea.backends.recorder import TABLES, RunSpan
+from roastcoffea.backends.recorder import TABLES, Recorder, RunSpan
 from roastcoffea.backends.registry import backend_for
+from roastcoffea.compat import older_keywords
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.calls import given_name
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.tasks import CARRIED, settings_of
 from roastcoffea.interrupts import Enterable, interrupts_held
-from roastcoffea.log.marks import FromEnvironment
 from roastcoffea.recording.assembly import BlackBox, Ending, Place, RunRecords, checked_place
 from roastcoffea.records.run import FAILED, FINISHED
 from roastcoffea.redaction import redacted_values
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from roastcoffea.diagnosis import Verdict
     from roastcoffea.measurement import Measurement
     from roastcoffea.metrics import Metrics
     from roastcoffea.report.live import Progress
 
 
-class MetricsCollector(Enterable):
-    """Measures everything that runs inside its `with`: on the cluster of a Dask client, or on this machine.
+class _Watcher:
+    """Interface through which the hook calls a collector."""
 
-    The analysis needs no changes: while the collector is open, Runner calls and their chunks are recorded. After the
-    `with` (even if it failed) `measurement` has the result; on Dask its tables are made when it is first asked for. A
-    collector measures once. A signal, such as Ctrl-C, that comes as the `with` begins or ends takes effect after that.
+    of_all_contexts = True
+    """Whether to also measure Runner calls from threads that never had a collector."""
+
+    def __init__(self, records: RunRecords, backend: Recorder, journal: BlackBox, span: RunSpan) -> None:
+        self.topic = backend.name
+        self.profile, self.peak_memory, self.note = records.profile, records.peak_memory, records.note
+        self.call_began, self.call_runs, self.call_ended = records.call_began, records.call_runs, records.call_ended
+        self.items_requested, self.requests_unknown = records.items_requested, records.requests_unknown
+        self.chunks_lost = records.chunks_lost
+        self.packed_for_tasks, self.step = backend.packed_for_tasks, backend.step
+        self.client_steps, self.span_ensured = backend.take_client_steps, span.ensured
+        self._backend, self._journal = backend, journal
+
+    def out_of_reach(self, executor: Any) -> str | None:
+        """Return why work on this executor cannot be measured, or None if it can be."""
+        return None if self._backend.reaches(executor) else self._backend.elsewhere
+
+    def take_records(self, records: bytes) -> None:
+        """Store packed records that bypassed the scheduler."""
+        self._backend.received.take(records)
+        self._journal.records(records)
+
+    def fetch_records(self) -> None:
+        with interrupts_held(), reported(self.note, "records could not be fetched after a Runner call", Exception):
+            self._backend.drain()  # records fetched earlier are kept, and missing chunks are counted
+
+
+class MetricsCollector(Enterable):
+    """Measure an analysis on a Dask cluster or on this machine.
+
+    Runner calls inside the `with` block are recorded chunk by chunk; the analysis itself does not need to change. After
+    the block, even if the analysis failed, the `measurement` attribute holds the result. On Dask, the measurement's
+    tables are built when they are first used. A collector can be used only once. If a signal (e.g. from Ctrl-C) arrives
+    while the block is being entered or exited, it is handled afterwards.
 
     Parameters
     ----------
     client : distributed.Client, optional
-        A connected, synchronous client; without one, work on this machine is measured, with any executor.
+        A connected, synchronous client. Without a client, the collector measures work on this machine, regardless of
+        the executor.
     backend : {"dask", "local"} or AbstractMetricsBackend, optional
-        Where the analysis runs, or your own backend; by default "dask" if there is a client.
+        Where the analysis runs, or a custom backend. The default is "dask" if a client is passed, and "local"
+        otherwise.
     track_workers : bool
-        Whether to sample the workers' memory, CPU and tasks.
+        Whether to sample each worker's memory, CPU usage and tasks.
     worker_tracking_interval : float
-        Seconds between samples. The state of Dask's scheduler is sampled at this interval, down to 0.05 s; workers
-        report memory and CPU with their heartbeats, at most every half second.
+        Time between samples in seconds. The state of Dask's scheduler is sampled at this interval, but at most once
+        every 0.05 s. Workers report their memory and CPU usage in their heartbeats, at most once every 0.5 s.
     processor_instance : optional
-        Not needed: the hook finds the processor itself.
+        Rarely needed, because the collector detects the processor.
     live : bool
-        Whether to show progress in a line: in a notebook, or in the lowest row of the terminal on stderr.
+        Whether to show a progress line in the notebook or in the bottom row of the terminal (on stderr).
     profile : bool
-        Whether to sample functions and lines of process(), ten times a second.
+        Whether to profile the functions and lines of process() by taking ten samples per second.
     everything : bool
-        Whether to measure every task of the client that reads, in addition to Runner calls and `measured` functions.
+        Whether to measure all of the client's tasks that read data, not just Runner calls and `measured` functions.
     events : str or callable, optional
-        What counts as events in tasks that `everything` measures, as for `measured`.
+        How to count events in tasks that are measured only because of `everything`; see `measured`.
     name : str, optional
-        Name of the run, which is its title and names the folder it is saved in; by default the title is the processors'
-        names.
+        Name of the run, used in its title and as its folder name. By default, the title lists the processors.
     journal : path, bool or None
-        Folder for the journal, from which `roastcoffea recover` makes a measurement if this process is killed; by
-        default below `$XDG_STATE_HOME` or `~/.local/state`, with None there is none. It is removed when the measurement
-        is saved or dropped.
+        Folder for the journal. True selects a folder in `$XDG_STATE_HOME` or `~/.local/state`; False or None disables
+        the journal. If this process is killed, `roastcoffea recover` can turn the journal into a measurement. The
+        journal is deleted when the measurement is saved or discarded.
     peak_memory : bool
-        Whether to measure the peak memory of chunks and sections. For that the kernel's high-water mark of the process
-        is reset at each chunk, which other monitors may read.
+        Whether to measure the peak memory of chunks and sections. If enabled, each chunk resets the kernel's memory
+        high-water mark for the process, which also affects other monitoring tools.
 
     Raises
     ------
     ValueError
-        Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
-        positive, `everything` without a Dask client, `events` without `everything`, or a blank `name`.
+        If the backend is unknown or is "dask" without a client, if the client is not connected, if the interval is not
+        positive, if `everything` is set without a Dask client, if `events` is set without `everything`, or if `name`
+        is blank.
     TypeError
-        An asynchronous client, an invalid backend, a `live` that is not a bool, a `name` that is not text, `events`
-        that is neither a name nor a function, or a `journal` that is no path.
+        If the client is asynchronous, the backend is invalid, `live` is not a bool, `name` is not a string, `events`
+        is neither a name nor a function, or `journal` is not a path.
 
     Examples
     --------
@@ -90,10 +126,7 @@ class MetricsCollector(Enterable):
     >>> collector.print_summary()  # doctest: +SKIP
     """
 
-    of_all_contexts = True
-    """Whether to measure Runner calls of threads that never had a collector, too."""
-
-    def __init__(  # noqa: PLR0917  (the order in which 0.1.2 took them, and ours behind)
+    def __init__(  # noqa: PLR0917  (the order of version 0.1.2, then new parameters)
         self,
         client: Any = None,
         backend: str | AbstractMetricsBackend | None = None,
@@ -109,7 +142,7 @@ class MetricsCollector(Enterable):
         peak_memory: bool = True,
     ) -> None:
         if not isinstance(live, bool):
-            raise TypeError(f"live is True or False, not {live!r}")
+            raise TypeError(f"live must be True or False, not {live!r}")
         self.name = given_name(name)
         self.profile, self.peak_memory = profile, peak_memory
         self.client, self.processor_instance = client, processor_instance
@@ -117,40 +150,36 @@ class MetricsCollector(Enterable):
         interval = checked_interval(worker_tracking_interval, "worker_tracking_interval") if track_workers else None
         wanted = {"profile": profile, "peak_memory": peak_memory}
         records = self._records = RunRecords(uuid.uuid4().hex, self.name, interval, **wanted)
-        self.note = records.note
-        # what the hook tells
-        self.call_began, self.call_runs, self.call_ended = records.call_began, records.call_runs, records.call_ended
-        self.items_requested, self.requests_unknown = records.items_requested, records.requests_unknown
-        self.chunks_lost = records.chunks_lost
+        self._note = records.note
         self._backend = backend_for(backend, client, carried=CARRIED)
         self._backend.functions = settings_of(self._backend.kind, everything, events, **wanted)
         self.backend = self._backend.kind if backend is None else backend
-        self.topic = self._backend.name
-        """Name of the plugin that takes this collector's records."""
         checked_place(journal)
         self._journal = BlackBox(records, self._backend, journal)
         self._span = RunSpan("roastcoffea", self._backend.name)
+        self._watcher = _Watcher(records, self._backend, self._journal, self._span)
         self._entered = False
         self.t_start: float | None = None
-        """When the `with` was entered and left (Unix seconds)."""
+        """Time when the `with` block was entered, in Unix seconds."""
         self.t_end: float | None = None
+        """Time when the `with` block was exited, in Unix seconds."""
         self._began = math.nan
-        self.paused_at: float | None = None  # the run ends then, by `time.perf_counter`
+        self._paused_at: float | None = None  # end of the run, according to `time.perf_counter`
         self._measurement: Measurement | None = None
-        self._ending: Ending | None = None  # of a run whose measurement is still to be made
+        self._ending: Ending | None = None  # set from the end of the run until the measurement is built
         self._making = threading.RLock()
-        self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
+        self._why_no_measurement = "there is no measurement yet: leave the with block of the MetricsCollector first"
         self._live = None
         if live:
             from roastcoffea.report.live import LiveLine
 
-            self._live = LiveLine(self._progress, self.note)
+            self._live = LiveLine(self._progress, self._note)
 
     # the run
 
     def __enter__(self) -> Self:
         if self._entered:
-            raise RoastcoffeaError("this MetricsCollector has been used already; make a new one for each run")
+            raise RoastcoffeaError("this MetricsCollector has already been used; make a new one for each run")
         self._entered = self._is_open = True
         try:
             with interrupts_held():
@@ -161,15 +190,15 @@ class MetricsCollector(Enterable):
         return self
 
     def _leave(self, error: BaseException | None) -> None:
-        """End everything that `__enter__` started, despite errors."""
-        elapsed = (self.paused_at or time.perf_counter()) - self._began
-        with reported(self.note, "active Runner calls were not recorded", Exception):
+        """Stop everything started by `__enter__`, even after errors."""
+        elapsed = (self._paused_at or time.perf_counter()) - self._began
+        with reported(self._note, "active Runner calls were not recorded", Exception):
             if error is not None:
-                end_open_calls(self, error)
-        for end in (partial(unwatch, self), self._backend.leave_span, self._leave_span, self._backend.close):
-            with reported(self.note, "roastcoffea failed while leaving the collector", Exception):
+                end_open_calls(self._watcher, error)
+        for end in (partial(unwatch, self._watcher), self._backend.leave_span, self._leave_span, self._backend.close):
+            with reported(self._note, "roastcoffea failed while leaving the collector", Exception):
                 end()
-        with reported(self.note, "the live line could not be removed", Exception):
+        with reported(self._note, "the live line could not be removed", Exception):
             if self._live is not None:
                 self._live.stop()
         if self.t_start is None:
@@ -178,16 +207,17 @@ class MetricsCollector(Enterable):
         else:
             self.t_end = self.t_start + elapsed
             self._ending = (FINISHED, None) if error is None else (FAILED, error_text(error))
-            with reported(self.note, "the journal could not be ended", Exception):
+            with reported(self._note, "the journal could not be closed", Exception):
                 run = self._records.run_without_tables(self._backend, self.t_start, self.t_end, self._ending)
                 self._journal.end(self, run)
             if not self._backend.holds_all:
                 self._made()
 
     def _made(self) -> Measurement | None:
-        """The measurement, which is made now unless it was; None if there is none.
+        """Return the measurement, which is built on the first call, or None.
 
-        Tables of a long run take seconds and gigabytes, which must not delay an analysis that does not need them yet.
+        Building the tables of a long run takes several seconds and gigabytes of memory. It must not delay an analysis
+        that does not need the tables yet.
         """
         with self._making:
             if self._ending is not None and self.t_start is not None and self.t_end is not None:
@@ -198,11 +228,11 @@ class MetricsCollector(Enterable):
             return self._measurement
 
     def _measure(self, start: float, stop: float, ending: Ending) -> None:
-        """Make the measurement; if that fails, one with the reason."""
+        """Build the measurement or, if that fails, an empty measurement with the reason."""
 
         def note(problem: str) -> None:
             self._why_no_measurement = f"there is no measurement: {problem}"
-            self.note(problem)
+            self._note(problem)
 
         with reported(note, "roastcoffea failed while assembling the records", Exception):
             from roastcoffea.measurement import Measurement
@@ -219,7 +249,6 @@ class MetricsCollector(Enterable):
             self._measurement = Measurement(run, self._records.problems)
 
     def _progress(self) -> Progress:
-        """Progress of the run, from the records received so far."""
         from roastcoffea.report.live import Progress
 
         take_new_records()
@@ -233,21 +262,21 @@ class MetricsCollector(Enterable):
 
     def _open(self) -> None:
         span = None
-        with reported(self.note, "tasks are not counted in a span of the run", Exception):
-            if self._backend.kind == "dask":  # the others have no use for it
+        with reported(self._note, "the run's tasks are not counted in a span", Exception):
+            if self._backend.kind == "dask":  # other executors do not use spans
                 span = self._span.__enter__()
-        with reported(self.note, "the environment of the run could not be described", Exception):
+        with reported(self._note, "the run's environment could not be described", Exception):
             self._records.environment = environment_of(())
-        with reported(self.note, "there is no journal of the run", Exception):
+        with reported(self._note, "there is no journal of the run", Exception):
             self._journal.open()
-        with reported(self.note, "the cluster is not recorded", Exception):
+        with reported(self._note, "the cluster is not recorded", Exception):
             self._backend.open(self._records.interval, span)
         with reported(self._records.chunks_lost, "Runner calls are not recorded", Exception):
-            watch(self)
+            watch(self._watcher)
         self.t_start, self._began = time.time(), time.perf_counter()
-        with reported(self.note, "the run's start is not in its records", Exception):
+        with reported(self._note, "the run's start was not recorded", Exception):
             self._records.started(self.t_start)
-        with reported(self.note, "there is no live line", Exception):
+        with reported(self._note, "the live line could not be started", Exception):
             if self._live is not None:
                 self._live.start()
 
@@ -255,50 +284,13 @@ class MetricsCollector(Enterable):
         try:
             self._span.__exit__()
         except ValueError:
-            self.note("the with was left in another context than it was entered in, where its span stays open")
-
-    # requests of the hook
-
-    def out_of_reach(self, executor: Any) -> str | None:
-        """Why work on this executor is outside the collector's reach; None if it is not."""
-        return None if self._backend.reaches(executor) else self._backend.elsewhere
-
-    def take_records(self, records: bytes) -> None:
-        """Take packed records that did not pass through a scheduler."""
-        self._backend.received.take(records)
-        self._journal.records(records)
-
-    def packed_for_tasks(self, thing: Any) -> bytes | None:
-        """Pickle by value what tasks need if they cannot import it."""
-        return self._backend.packed_for_tasks(thing)
-
-    def span_ensured(self) -> AbstractContextManager[None]:
-        """Context in which tasks are counted in the span of the run."""
-        return self._span.ensured()
-
-    def step(
-        self, executor: Any, call: str | None, *, preprocessing: bool
-    ) -> AbstractContextManager[FromEnvironment | None]:
-        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing.
-
-        It returns what the tasks are to report of their environment.
-        """
-        return self._backend.step(executor, call, preprocessing=preprocessing)
-
-    def client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Take what the client's thread did for an executor on Dask."""
-        self._backend.take_client_steps(steps)
-
-    def fetch_records(self) -> None:
-        """Fetch the records of finished Runner calls."""
-        with interrupts_held(), reported(self.note, "records could not be fetched after a Runner call", Exception):
-            self._backend.drain()  # what came before is kept, and missing chunks are counted
+            self._note("the with block was entered in another context, so its span stays open")
 
     # results
 
     @property
     def measurement(self) -> Measurement:
-        """The measurement, available after the `with`."""
+        """The measurement, available after the `with` block."""
         found = self._made()
         if found is None:
             raise RoastcoffeaError(self._why_no_measurement)
@@ -306,31 +298,68 @@ class MetricsCollector(Enterable):
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the measuring so far."""
+        """Measurement problems so far."""
         self._made()
         return self._records.problems
 
+    @property
+    def verdict(self) -> Verdict:
+        """Findings about the run; see `Measurement.verdict`."""
+        return self.measurement.verdict
+
+    def report(
+        self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False, share: bool = False
+    ) -> Path:
+        """Write the run's page and return its path; see `Measurement.report`."""
+        return self.measurement.report(path, every_task=every_task, overwrite=overwrite, share=share)
+
+    def plot(
+        self,
+        name: str,
+        ax: Axes | None = None,
+        *,
+        title: str | None = None,
+        figsize: tuple[float, float] | None = None,
+        dark: bool = False,
+        path: str | PathLike[str] | None = None,
+        overwrite: bool = False,
+    ) -> tuple[Figure, Axes]:
+        """Draw the named plot, e.g. "time_ledger"; see `Measurement.plot`."""
+        return self.measurement.plot(name, ax, title=title, figsize=figsize, dark=dark, path=path, overwrite=overwrite)
+
+    def save(
+        self, path: str | PathLike[str], name: str | None = None, overwrite: bool = False, *, share: bool = False
+    ) -> Path:
+        """Save the measurement as `path/name` and return that path.
+
+        See `Measurement.save`.
+        """
+        return self.measurement.save(path, name, overwrite, share=share)
+
+    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
+        """Print a summary of the measurement; see `Measurement.print_summary`."""
+        self.measurement.print_summary(all=all, group=group)
+
     def _repr_html_(self) -> str:
-        """Page of the measurement, or the state of the collector."""
         from roastcoffea.report.summary import state_of_collector
         from roastcoffea.sheets.markup import html
 
         found = self._made()
         if found is not None:
             return found._repr_html_()
-        state = "It measures what runs now." if self._entered else "It has not been entered yet."
+        state = "It is measuring." if self._entered else "The `with` block has not been entered yet."
         return html(state_of_collector(state, self.problems))
 
     def set_coffea_report(self, report: Mapping[str, Any], custom_metrics: Any = None) -> None:
-        """Set coffea's report, which takes precedence over the one found by the hook.
+        """Set coffea's report, overriding the report in the Runner's output.
 
         Parameters
         ----------
         report : mapping
-            The report that a Runner with `savemetrics=True` returned with the output.
+            The report returned, along with the output, by a Runner with `savemetrics=True`.
         custom_metrics : mapping, optional
-            `{dataset: {"entries", "duration", "performance_counters": {"num_requested_bytes"}}}`, which replaces
-            coffea's totals.
+            Totals to use instead of coffea's totals, in the form
+            `{dataset: {"entries", "duration", "performance_counters": {"num_requested_bytes"}}}`.
         """
         for name, value in (("report", report), ("custom_metrics", custom_metrics)):
             if value is not None and not isinstance(value, Mapping):
@@ -348,23 +377,23 @@ class MetricsCollector(Enterable):
 
     @property
     def custom_metrics(self) -> Any:
-        """What was set to replace coffea's totals."""
+        """Totals that override the totals in coffea's report."""
         return self._records.custom_metrics
 
     @property
     def coffea_report(self) -> Any:
-        """The report that was set, otherwise that of the last Runner call with one."""
+        """coffea's report: set explicitly, or from the last Runner call with a report."""
         if self._records.report is not None:
             return self._records.report
         return next((call.report for call in reversed(self._records.calls) if call.report is not None), None)
 
-    # by the names of 0.1.2
+    # names from version 0.1.2
 
     def get_metrics(self) -> Metrics:
-        """Values of the metrics by name; a missing one raises a KeyError with the reason.
+        """Metric values by name; missing metrics raise a KeyError with the reason.
 
-        They are those of `measurement.metrics`, except `sections`, which has the shape of 0.1.2: {section: {amount:
-        value}}, over chunks with a result.
+        The values are the same as in `measurement.metrics`, except that `sections` has the form used in version 0.1.2,
+        {section: {amount: value}}, and covers only chunks that returned a result.
         """
         from roastcoffea.metrics.chunks import OlderMetrics
 
@@ -374,7 +403,7 @@ class MetricsCollector(Enterable):
 
     @property
     def processor_name(self) -> str | None:
-        """Name of the given processor's class; otherwise, at the end, that of the last one that ran."""
+        """Class name of the processor passed in, or of the last processor to run."""
         if self.processor_instance is not None:
             return type(self.processor_instance).__name__
         calls = () if self.t_end is None else self.measurement.run.calls
@@ -382,35 +411,28 @@ class MetricsCollector(Enterable):
 
     @property
     def chunk_metrics(self) -> list[dict[str, Any]]:
-        """One dict for each chunk with a result; `measurement.chunks` has every attempt."""
+        """One dict per chunk with a result; `measurement.chunks` lists all attempts."""
         return list(self.metrics["raw_chunk_metrics"])
 
     @property
     def tracking_data(self) -> Mapping[str, Any] | None:
-        """Samples of the workers by field and worker; None if they were not sampled."""
+        """Worker samples by field and worker, or None if workers were not sampled."""
         data: Mapping[str, Any] | None = self.metrics.get("tracking_data")
         return data
 
     @property
     def span_metrics(self) -> Mapping[tuple[Any, ...], float]:
-        """The span's cumulative metrics by tuple; empty if there are none."""
+        """Cumulative metrics for the run's span, keyed by tuple; may be empty."""
         return self.measurement.run.span_metrics or {}
 
     def extract_metrics_from_output(self, output: Any) -> None:
-        """Remove from an output what older versions left in it, in place."""
+        """Remove version 0.1.2's metrics entry from an output, in place."""
         if isinstance(output, dict):
             output.pop("__roastcoffea_metrics__", None)
 
+    @older_keywords(output_dir="path")
     def save_measurement(
-        self, output_dir: str | PathLike[str], measurement_name: str | None = None, overwrite: bool = False
+        self, path: str | PathLike[str], measurement_name: str | None = None, overwrite: bool = False
     ) -> Path:
-        """Save the measurement as a folder in `output_dir`, and return the folder's path.
-
-        Without a name it gets a new one: that of the run and a number, or the time. An existing measurement is
-        overwritten only with `overwrite`.
-        """
-        return self.measurement.save(output_dir, measurement_name, overwrite)
-
-    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
-        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
-        self.measurement.print_summary(all=all, group=group)
+        """Save the measurement; an older name for `save`."""
+        return self.measurement.save(path, measurement_name, overwrite)

@@ -1,4 +1,4 @@
-"""Public name of `roastcoffea.cli.sample`."""
+"""Public alias of `roastcoffea.cli.sample`."""
 
 from roastcoffea.cli.sample import DijetProcessor, clean_jets, write_sample
 

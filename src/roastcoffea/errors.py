@@ -1,4 +1,4 @@
-"""Errors raised by roastcoffea itself; errors of the analysis are never wrapped."""
+"""Errors raised by roastcoffea itself; errors from the analysis are never wrapped."""
 
 from __future__ import annotations
 
@@ -14,37 +14,45 @@ LONGEST_ERROR: Final = 2000
 
 
 class RoastcoffeaError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all exceptions raised by roastcoffea."""
 
     def __str__(self) -> str:
         return neutral(super().__str__())
 
 
 class MeasurementError(RoastcoffeaError):
-    """A stored measurement cannot be read or written; the text names the file and a way out."""
+    """Raised when a measurement cannot be read or written.
+
+    The message suggests a fix.
+    """
 
 
 class MissingMeasurementError(MeasurementError, FileNotFoundError):
-    """A measurement, or a part of it, does not exist."""
+    """Raised when a measurement, or part of it, does not exist."""
 
 
 class UnreadableMeasurementError(MeasurementError, ValueError):
-    """Stored data are damaged, of a newer version, or not a measurement."""
+    """Raised for data that are damaged, from a newer version, or not a measurement."""
 
 
 class ComparisonError(RoastcoffeaError):
-    """Runs cannot be compared as requested; the text says why, with a way out."""
+    """Raised when runs cannot be compared as requested.
+
+    The message gives the reason and suggests a fix.
+    """
 
 
 class MissingMetricError(RoastcoffeaError, KeyError):
-    """A metric could not be computed for this run; the text gives the reason."""
+    """Raised when a metric could not be computed for a run.
+
+    The message gives the reason.
+    """
 
     def __str__(self) -> str:
         return neutral(Exception.__str__(self))
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Text of a KeyError for an unknown name, with similar known ones."""
     near = get_close_matches(str(name), list(known))
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"there is no {what} {name!r}{hint}"
@@ -54,9 +62,9 @@ CAUSED_BY: Final = "; caused by "
 
 
 def error_text(error: BaseException, added: Added | None = None) -> str:
-    """Type and text of an error and its causes, without secrets; of very long ones the beginning and the end.
+    """Types and messages of an error and its causes, with secrets masked.
 
-    `added` are patterns of secrets, as for `redacted`.
+    Very long messages are truncated in the middle. `added` contains additional secret patterns; see `redacted`.
     """
     texts = [_own_text(error)]
     while error.__cause__ is not None and len(texts) <= 3:
@@ -66,28 +74,27 @@ def error_text(error: BaseException, added: Added | None = None) -> str:
 
 
 def root_cause(text: str) -> str:
-    """First cause in an error's text, in one line."""
+    """First line of the root cause in the result of `error_text`."""
     lines = text.rsplit(CAUSED_BY, 1)[-1].splitlines()
     return lines[0] if lines else ""
 
 
 def _own_text(error: BaseException) -> str:
-    """Type and text of an error alone; only the type if it has no printable text."""
     try:
         text = str(error)
-    except Exception as problem:  # noqa: BLE001  (the class is the user's)
+    except Exception as problem:  # noqa: BLE001  (the class may be the user's)
         raise_if_interrupted(problem)
-        text = "(it has no text)"
+        text = "(no message)"
     return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 
 @dataclass(slots=True, eq=False)
-class reported:  # noqa: N801  (a context, as those of contextlib)
-    """Continue if the block fails as expected, and report it.
+class reported:  # noqa: N801  (a context manager, like those in contextlib)
+    """Context manager that suppresses and reports expected errors.
 
-    Measuring must not fail the analysis: code that uses the user's objects, or could end the run, expects any error
-    (`Exception`); other code only specific ones. Errors in `passed` are left to others, and so is what a signal's
-    handler raised.
+    Errors in the measuring code must not break the analysis. Code that uses the user's objects, or that could abort the
+    run, should expect any `Exception`; other code should expect only specific errors. Errors listed in `passed` still
+    propagate, as do exceptions raised by signal handlers.
     """
 
     report: Callable[[str], object]

@@ -1,4 +1,4 @@
-"""Public name of `roastcoffea.recording.facility.recorder`: `dask scheduler --preload roastcoffea.facility`."""
+"""Scheduler preload module: `dask scheduler --preload roastcoffea.facility`."""
 
 from roastcoffea.recording.facility.recorder import dask_setup, dask_teardown
 

@@ -1,4 +1,4 @@
-"""Public name of `roastcoffea.recording.importers`."""
+"""Public alias of `roastcoffea.recording.importers`."""
 
 from roastcoffea.recording.importers import measurement_from_report
 

@@ -1,12 +1,11 @@
-"""Exceptions that handlers of signals raise, such as KeyboardInterrupt, or a watchdog's on SIGALRM.
+"""Safe handling of exceptions from signal handlers, e.g. KeyboardInterrupt or a SIGALRM timeout.
 
-Python calls a handler on the main thread between any two instructions, also in `finally`, in `__exit__`, and inside
-`except Exception` of code that has nothing to do with it. There are two ways to let its exception come out, and to end
-completely what was begun:
+On the main thread, Python may call a handler between any two instructions, even in `finally`, in `__exit__`, or inside
+an unrelated `except Exception`. Two mechanisms let the handler's exception propagate without leaving work half done:
 
-- where a measurement begins, goes on to the next step or ends, `interrupts_held` delays signals;
-- between the steps of the analysis, where that would cost two system calls each time, `raise_if_interrupted` tells
-  such an exception from our own, and raises it again.
+- when a measurement starts, moves to the next step or ends, `interrupts_held` delays signals;
+- between the analysis's steps, where delaying signals would cost two system calls each time, `raise_if_interrupted`
+  recognises such an exception and re-raises it.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ Entered = TypeVar("Entered")
 
 class _Holding(list["interrupts_held"]):
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(self), ()  # other processes hold nothing
+        return type(self), ()  # signals are not held in other processes
 
 
 _holding: Final = _Holding()
-"""The outermost block that holds signals now."""
+"""The outermost block that is currently holding signals, if any."""
 
 
 def _on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
-    """Delay signals until the end of the block, where their handlers run.
+class interrupts_held:  # noqa: N801  (a context manager, like those in contextlib)
+    """Context manager that delays signals, and calls their handlers at the end of the block.
 
-    Only the main thread is affected, and only signals that Python code handles: one that is ignored, ends the process,
-    or has a handler in C raises nothing here. A block inside another one does nothing.
+    Signals are delayed only on the main thread, and only if they have a Python handler. Ignored signals, signals that
+    end the process, and signals with a C handler cannot raise an exception here. Nested blocks have no effect.
     """
 
     def __enter__(self) -> None:
@@ -53,14 +52,14 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
         if _holding or not _on_main_thread():
             return
         try:
-            for number in range(1, signal.NSIG):  # `valid_signals` takes as long as all else
+            for number in range(1, signal.NSIG):  # calling `valid_signals` takes as long as the whole loop
                 handler: Any = signal.getsignal(number)
                 if callable(handler):
-                    earlier = getattr(handler, "__self__", None)  # of a block that was interrupted as it ended
+                    earlier = getattr(handler, "__self__", None)  # a block that was interrupted during its exit
                     self._handlers[number] = earlier._handlers[number] if isinstance(earlier, type(self)) else handler
                     signal.signal(number, self._hold)
             _holding.append(self)
-        except BaseException:  # of a signal that is not held yet
+        except BaseException:  # raised by a signal that is not held yet
             self._restore()
             raise
 
@@ -74,7 +73,7 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
         if self not in _holding:
             return
         try:
-            _holding.clear()  # from here on signals come through
+            _holding.clear()  # from here on, signals are delivered
             self._restore()
         except BaseException:
             self._restore()
@@ -83,7 +82,7 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
             self._deliver()
 
     def given_up(self) -> list[int]:
-        """End the block without calling handlers: the signals that came, for `_send_after`."""
+        """Exit the block without calling handlers, and return the pending signals."""
         if self not in _holding:
             return []
         _holding.clear()
@@ -102,24 +101,65 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
                 handler: Any = self._handlers[number]
                 if callable(handler):
                     handler(number, sys._getframe())
-                else:  # it was exchanged meanwhile
+                else:  # the handler has since been replaced
                     signal.raise_signal(number)
             finally:
                 self._deliver()
 
 
 def signal_waits() -> bool:
-    """Whether a signal came while signals are held: what waits for something else is to stop waiting."""
+    """Whether a held signal is pending, in which case the caller should stop waiting."""
     return any(block._arrived for block in _holding)
 
 
-def _send_after(frame: FrameType, numbers: list[int]) -> None:
-    """Send signals to the main thread, whatever it waits for, once it has left a function."""
+class Resent:
+    """A signal that is resent to the main thread until its handler has been called.
+
+    A single signal might arrive between Python's last check and a blocking system call, and fail to interrupt that
+    call.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._is_handled = self._is_ending = False
+        self._sending = threading.Lock()
+        self._handler: Any = signal.signal(number, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._is_ending:
+            return
+        if not self._is_handled:
+            self._is_handled = self._is_ending = True
+            try:
+                with self._sending:  # nothing is sent from here on
+                    pass
+                time.sleep(0)  # a signal that has already been sent arrives here
+            finally:
+                exchange_handler(number, self, self._handler)
+                self._is_ending = False
+        self._handler(number, frame)  # also reached if the user saved this handler and restored it later
+
+    def send(self, main: int) -> None:
+        """Send the signal until it is handled, or just once if the user has set a new handler."""
+        pause = 0.01
+        while not self._is_handled:
+            with self._sending:
+                if not self._is_handled:
+                    signal.pthread_kill(main, self._number)
+            handler = signal.getsignal(self._number)
+            if handler is not self and not isinstance(getattr(handler, "__self__", None), interrupts_held):
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+
+def _send_after(frame: FrameType, signals: list[Resent]) -> None:
+    """Send signals to the main thread once it has left a function, even if it then blocks."""
     main: Any = threading.main_thread().ident
     while _is_in(sys._current_frames().get(main), frame):
         time.sleep(1e-3)
-    for number in numbers:
-        signal.pthread_kill(main, number)
+    for each in signals:
+        each.send(main)
 
 
 def _is_in(inner: FrameType | None, frame: FrameType) -> bool:
@@ -129,7 +169,7 @@ def _is_in(inner: FrameType | None, frame: FrameType) -> bool:
 
 
 def exchange_handler(number: int, found: Any, new: Any) -> None:
-    """Replace the handler of a signal if it is the one that was found, also while signals are held."""
+    """Replace a signal's handler if the handler is still `found`, even while signals are held."""
     with suppress(ValueError):  # not the main thread
         held = next((block for block in _holding if block._handlers.get(number) is found), None)
         if held is not None and _on_main_thread():
@@ -139,14 +179,14 @@ def exchange_handler(number: int, found: Any, new: Any) -> None:
 
 
 def raise_if_interrupted(error: BaseException) -> None:
-    """Raise again what a signal's handler raised, if that is this error, or what led to it.
+    """Re-raise this error or one of its causes if a signal handler raised it.
 
-    To be called by what goes on after errors of our own code.
+    Call this function wherever execution continues after an error in our own code.
     """
     raised: BaseException | None = error
     if _holding or not _on_main_thread():
         return
-    for _ in range(100):  # causes may go round
+    for _ in range(100):  # cause chains may be circular
         if raised is None or _is_caught(raised, error):
             return
         if _is_of_handler(raised.__traceback__):
@@ -155,13 +195,12 @@ def raise_if_interrupted(error: BaseException) -> None:
 
 
 def _is_caught(raised: BaseException, error: BaseException) -> bool:
-    """Whether an exception was caught by a caller, in whose `except` block the code with this error runs."""
+    """Whether a caller caught this exception and raised the error while handling it."""
     trace, ours = raised.__traceback__, error.__traceback__
     return trace is not None and ours is not None and _is_in(ours.tb_frame.f_back, trace.tb_frame)
 
 
 def _codes_of_handlers() -> Iterator[CodeType]:
-    """Code of the functions that handle signals now."""
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         while isinstance(handler, partial):
@@ -172,9 +211,9 @@ def _codes_of_handlers() -> Iterator[CodeType]:
 
 
 def _is_of_handler(trace: TracebackType | None) -> bool:
-    """Whether an exception passed the handler of a signal, or a function called with its caller's frame, as these are.
+    """Whether an exception was raised by a signal handler.
 
-    A handler that was replaced since is known by its arguments, and one that has changed these by its code.
+    A handler is recognised by its code or, if it has been replaced since, by an argument that is its caller's frame.
     """
     codes = [*_codes_of_handlers()]
     while trace is not None and trace.tb_next is not None:
@@ -192,7 +231,7 @@ def _is_of_handler(trace: TracebackType | None) -> bool:
 
 
 def uninterrupted(action: Callable[[], object]) -> None:
-    """Do something exactly once and completely; signals take effect afterwards."""
+    """Run an action to completion, exactly once, and handle signals afterwards."""
     begun = False
 
     def act() -> None:
@@ -205,15 +244,16 @@ def uninterrupted(action: Callable[[], object]) -> None:
     try:
         act()
     except BaseException:
-        act()  # the interrupt came before it could be delayed
+        act()  # the interrupt arrived before it could be delayed
         raise
 
 
 class exit_in_any_case:  # noqa: N801  (a decorator)
-    """An `__exit__` that is called even if an interrupt arrives just before its first instruction.
+    """Decorator for an `__exit__` method that must run even after an early interrupt.
 
-    A `with` takes the bound method before it calls `__enter__`, and releases it at the very end. If the method was not
-    called by then, or `__enter__` was interrupted just before its end, this calls it.
+    A `with` statement looks up the bound method before calling `__enter__`, and drops its reference at the very end. If
+    the method has not been called by then, e.g. because `__enter__` was interrupted just before returning, this
+    decorator calls it.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -222,7 +262,7 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
     def __get__(self, instance: Enterable | None, owner: type | None = None) -> Callable[..., None]:
         if instance is None:
             return self._function
-        # a bound method would be taken apart before the call
+        # a bound method would not work, because Python unpacks it before the call
         bound = partial(self._function, instance)
         if not instance._is_open:
             instance._awaited_end = weakref.ref(bound, partial(self._call, instance))
@@ -234,19 +274,19 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
             held = interrupts_held()
             held.__enter__()
             try:
-                error = InterruptedError("a signal came as the with began or ended")
+                error = InterruptedError("a signal arrived as the with block began or ended")
                 self._function(instance, InterruptedError, error, None)
             finally:
-                arrived = held.given_up()
-                if arrived:  # Python drops what is raised here
-                    _thread.start_new_thread(_send_after, (sys._getframe(), arrived))
+                signals = [*map(Resent, held.given_up())]
+                if signals:  # Python discards exceptions raised in this callback
+                    _thread.start_new_thread(_send_after, (sys._getframe(), signals))
 
 
 class Enterable:
-    """A context that is left exactly once and completely, despite interrupts."""
+    """Base class of context managers that exit exactly once, to completion, despite interrupts."""
 
     _is_open = False
-    """Whether `__enter__` has started and `_leave` has not; set by the code that enters."""
+    """True from the start of `__enter__`, which sets it, until `_leave` is called."""
 
     _awaited_end: weakref.ref[Any] | None = None
 
@@ -261,12 +301,12 @@ class Enterable:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """End what was started."""
+        """Undo everything done by `__enter__`."""
         raise NotImplementedError
 
 
-class whole(Enterable, Generic[Entered]):  # noqa: N801  (a context)
-    """A context that is entered and left completely, despite interrupts."""
+class whole(Enterable, Generic[Entered]):  # noqa: N801  (a context manager)
+    """Wrapper that enters and exits a context manager to completion, despite interrupts."""
 
     def __init__(self, context: AbstractContextManager[Entered]) -> None:
         self._context = context

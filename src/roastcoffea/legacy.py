@@ -1,4 +1,4 @@
-"""Public name of `roastcoffea.compat.legacy`."""
+"""Public alias of `roastcoffea.compat.legacy`."""
 
 from roastcoffea.compat.legacy import load_legacy
 

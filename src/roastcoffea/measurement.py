@@ -1,7 +1,8 @@
-"""A measurement: a run, and results computed from it on request."""
+"""A measurement: a run and the results computed from its records on demand."""
 
 from __future__ import annotations
 
+import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +11,17 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from roastcoffea.compat import older_keywords
 from roastcoffea.diagnosis import Verdict
 from roastcoffea.log.journal import saved
-from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
+from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, WriteLedger, evaluate
 from roastcoffea.metrics.facts import elapsed_seconds, known_names
 from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.metrics.profile import Profile, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.report.tables import NAMES, frame_named, metrics_json
 from roastcoffea.storage.sharing import shared
-from roastcoffea.storage.store import PAGE_FILE, load_run, save_run
+from roastcoffea.storage.store import PAGE_FILE, is_measurement, load_run, save_run
 from roastcoffea.units import SECOND
 
 if TYPE_CHECKING:
@@ -33,11 +35,11 @@ T = TypeVar("T")
 
 
 class _Table(property):
-    """A table as an attribute of a measurement."""
+    """Property that returns one of a measurement's tables."""
 
     def __init__(self, name: str, meaning: str) -> None:
         super().__init__(lambda measurement: measurement.table(name))
-        self.__doc__ = meaning  # passed to property, it would be behind that of the class
+        self.__doc__ = meaning  # if passed to `property`, the meaning would be hidden by the class's docstring
 
     def __get__(self, instance: Any, owner: type | None = None, /) -> pd.DataFrame:  # type: ignore[override]
         return super().__get__(instance, owner)  # type: ignore[no-any-return]
@@ -46,58 +48,60 @@ class _Table(property):
 class Measurement:
     """A run with its metrics and tables.
 
-    Tables are pandas DataFrames with one row per thing. Integers are "Int64", with <NA> if not measured; floats have
-    NaN. `frame.attrs["columns"]` has the meaning and unit of each column, `frame.attrs["units"]` the unit alone; a
-    table that was not recorded is empty, and `frame.attrs["absent"]` has the reason. Frames are built once: copy before
-    changing.
+    The tables are pandas DataFrames. Values that were not measured are <NA> in integer columns ("Int64") and NaN in
+    float columns. `frame.attrs["columns"]` contains the meaning and unit of each column, and `frame.attrs["units"]`
+    contains only the units. If a table was not recorded, it is empty, and `frame.attrs["absent"]` contains the reason.
+    Each DataFrame is built only once, so make a copy before modifying it.
     """
 
-    chunks = _Table("chunks", "Attempts of chunks.")
-    preprocessing = _Table("preprocessing", "File openings by coffea's preprocessing tasks.")
-    branches = _Table("branches", "Branches of files by dataset, over the attempts that counted.")
-    sections = _Table("sections", "Sections by name and dataset, over all attempts.")
-    functions = _Table("functions", "Lines of functions by dataset, with their thread time in the profile.")
-    hot_functions = _Table("hot_functions", "Lines of user code by dataset and what they call, most thread time first.")
-    custom = _Table("custom", "Values recorded by the processor, by name and dataset, over attempts that counted.")
-    failed = _Table("failed", "Failed attempts, with their reason.")
-    failed_files = _Table("failed_files", "Files with a failed attempt.")
+    chunks = _Table("chunks", "Chunk attempts.")
+    preprocessing = _Table("preprocessing", "Files opened by coffea's preprocessing tasks.")
+    branches = _Table("branches", "Branches by dataset and file; excludes failed and repeated attempts.")
+    sections = _Table("sections", "Sections by name and dataset, including all attempts.")
+    functions = _Table("functions", "Profiled thread time by dataset, function and line.")
+    hot_functions = _Table("hot_functions", "Slowest lines of user code for each dataset, including time in callees.")
+    custom = _Table("custom", "Values recorded by the processor, by name and dataset.")
+    failed = _Table("failed", "Failed attempts, with the reason for each failure.")
+    failed_files = _Table("failed_files", "Files with failed attempts.")
     missing = _Table("missing", "Requested chunks without a result, and files without chunks.")
-    stragglers = _Table(
-        "stragglers", "Chunks that took much longer than their events, bytes and worker predict, worst first."
-    )
-    endpoints = _Table(
-        "endpoints", "Servers that files were read from: opens, requests, latency, rates, errors and retries."
-    )
+    stragglers = _Table("stragglers", "Chunks much slower than predicted for their size and worker.")
+    endpoints = _Table("endpoints", "Storage servers, with opens, requests, latency, rates, errors and retries.")
+    outputs = _Table("outputs", "Files written by process(), by server and format: bytes, time and rate.")
     worker_balance = _Table(
-        "worker_balance", "Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."
+        "worker_balance", "Each worker's chunks, CPU time, waiting time, speed, spilling and transfers."
     )
-    worker_memory = _Table("worker_memory", "Workers: peak memory against the limit; pauses, spilling, kills.")
-    dataset_memory = _Table("dataset_memory", "Datasets: memory per event.")
-    jobs = _Table("jobs", "Batch jobs: cores and memory requested, start-up, and core time charged.")
-    tasks = _Table("tasks", "Finished attempts of tasks.")
-    workers = _Table("workers", "Samples that workers reported with their heartbeats; without Dask, at the interval.")
-    lifetimes = _Table("lifetimes", "Workers, with their arrival and departure.")
-    pauses = _Table("pauses", "Pauses of workers by Dask for memory.")
-    sampling = _Table("sampling", "Samples that Dask's scheduler took at the interval, and those it missed.")
+    memory_growth = _Table("memory_growth", "Memory growth per chunk of each worker, and when it reaches the limit.")
+    worker_memory = _Table(
+        "worker_memory", "Peak memory of each worker relative to its limit; pauses, spilling and kills."
+    )
+    dataset_memory = _Table("dataset_memory", "Memory per event for each dataset.")
+    jobs = _Table("jobs", "Batch jobs, with their requested resources, start-up time and core time.")
+    tasks = _Table("tasks", "Task attempts, finished or still running at the end of the run.")
+    workers = _Table("workers", "Worker samples, taken at Dask's heartbeats or at the sampling interval.")
+    lifetimes = _Table("lifetimes", "Arrival and departure times of each worker.")
+    pauses = _Table("pauses", "Periods when Dask paused a worker because of its memory use.")
+    sampling = _Table("sampling", "Samples of the Dask scheduler's state, and the number of missed samples.")
     worker_states = _Table(
-        "worker_states", "Scheduler's state of each worker in these samples: tasks, results held, occupancy."
+        "worker_states", "State of each worker in the scheduler samples: tasks, results held, occupancy."
     )
     client_steps = _Table(
-        "client_steps", "What the client's thread did for executors on Dask, and samples of its event loop."
+        "client_steps", "Steps performed by Dask executors on the client thread, and event loop samples."
     )
-    merges = _Table("merges", "Merges of results on the workers, by level: inputs, sizes, thread time.")
+    worker_requests = _Table("worker_requests", "Requested workers and the states of their jobs, one row per change.")
+    arrivals = _Table("arrivals", "When each requested worker arrived and left, or why it did not arrive.")
+    merges = _Table("merges", "Merges of results on the workers, by level, with inputs and thread time.")
 
     def __init__(self, run: Run, noted: Sequence[str] = ()) -> None:
         self._run = run
         self._noted = noted
-        """Problems of the measuring, to which more may come."""
+        """Measurement problems; the caller may append more."""
         self.path: Path | None = None
-        """Folder in which it was saved, or from which it was loaded."""
+        """Folder to which the measurement was saved or from which it was loaded."""
         self._frames: dict[str, pd.DataFrame] = {}
 
     @property
     def run(self) -> Run:
-        """The records, with the problems so far."""
+        """The run's records, including all problems noted so far."""
         if later := [problem for problem in self._noted if problem not in self._run.problems]:
             self._run = replace(self._run, problems=(*self._run.problems, *later))
         return self._run
@@ -113,89 +117,116 @@ class Measurement:
 
     @property
     def error(self) -> str | None:
-        """Text of the error that ended the run; None if it finished."""
+        """Message of the run's final error, or None if the run finished."""
         return self.run.error
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the measurement, and results that could not be computed; workers are called by name."""
+        """Measurement problems, and the reasons for missing results."""
         from roastcoffea.report.summary import named_problems
 
         return named_problems(self.run, self.metrics)
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Metrics by name, with `.missing`, `.source` and `.unit`."""
+        """Metrics by name, with the attributes `.missing`, `.source` and `.unit`."""
         return evaluate(self.run)
 
     @property
     def byte_ledger(self) -> ByteLedger:
-        """Bytes requested from storage, by class; without a ledger it is empty, with the reason in `.absent`."""
+        """Bytes requested from storage, by class.
+
+        If the ledger is empty, `.absent` contains the reason.
+        """
         return self._metric("byte_ledger", ByteLedger.not_measured)
 
     @property
+    def write_ledger(self) -> WriteLedger:
+        """Bytes written by process(), by class.
+
+        If it is empty, `.absent` has the reason.
+        """
+        return self._metric("write_ledger", WriteLedger.not_measured)
+
+    @property
     def time_ledger(self) -> TimeLedger:
-        """Seconds of worker threads, by class; without a ledger it is empty, with the reason in `.absent`."""
+        """Worker thread time by class, in seconds.
+
+        If the ledger is empty, `.absent` contains the reason.
+        """
         return self._metric("time_ledger", TimeLedger.not_measured)
 
     @property
     def profile(self) -> Profile:
-        """Functions and lines that took the time of process(); empty, with the reason in `.absent`, without samples."""
+        """Time spent in process(), by function and line.
+
+        If the profile is empty, `.absent` contains the reason.
+        """
         return profile_of(self.metrics)
 
     @property
-    def bound(self) -> str | None:
-        """The bottleneck: the cause with most thread time, in the words of findings; None without a time ledger."""
+    def bottleneck(self) -> str | None:
+        """The cause that takes up the most thread time, named as in the findings.
+
+        None if there is no time ledger.
+        """
         word: str | None = self.metrics.get("bound")
         return word
 
+    bound = bottleneck
+
     @property
     def verdict(self) -> Verdict:
-        """Potential savings, largest first; empty if the run is healthy, or with the reason in `.absent`."""
+        """Findings, largest saving first; empty if the run is healthy.
+
+        The verdict is also empty if the run could not be judged; in that case, `.absent` contains the reason.
+        """
         return self._metric("verdict", lambda reason: Verdict(absent=reason))
 
     def _metric(self, name: str, absent: Callable[[str], T]) -> T:
-        """A metric, or a replacement made from the reason for its absence."""
         found: T = self.metrics[name] if name in self.metrics else absent(self.metrics.missing[name])
         return found
 
     def missing_fileset(self, fileset: Mapping[str, Any] | None = None, *, unopened: bool = False) -> dict[str, Any]:
-        """Fileset of the files without any result, ready to run again.
+        """Fileset of files without any results, ready to run again.
 
-        A Runner call that raised returned no output, so that all its files are included. Partly processed files are
-        not, because they would count twice: see `missing_items`. Passwords and tokens in URLs were not recorded: to
-        open files that need them, pass the fileset of the run, whose names are then used.
+        If a Runner call raised an exception, it returned no output, so all of its files are included. Partially
+        processed files are excluded, because some of their events would be counted twice; use `missing_items` for these
+        files. Passwords and tokens in URLs are not recorded. If the files need them, pass the run's fileset, and its
+        URLs will be used.
 
         Parameters
         ----------
         fileset : mapping, optional
-            The fileset of the run, for each dataset's own metadata and settings.
+            The run's fileset, which provides each dataset's metadata and settings.
         unopened : bool
-            Only files that could not be opened, which are the ones that `missing_items` lacks.
+            Whether to include only the files that could not be opened, which `missing_items` omits.
 
         Raises
         ------
         NotMeasuredError
-            If the requests or the results are unknown.
+            If the requested chunks or the results are unknown.
         """
         lacking = self.metrics.evaluator.value("unopened_files" if unopened else "files_to_repeat")
         return missing_fileset(lacking, fileset)
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
-        """Chunks without a result, as work items that a Runner accepts in place of a fileset.
+        """Chunks without a result, as work items for a Runner.
 
-        Files that could not be opened have no chunks: see `missing_fileset`.
+        Pass these items to a Runner in place of a fileset. Files that could not be opened have no chunks; use
+        `missing_fileset` for these files.
 
         Parameters
         ----------
         fileset : mapping, optional
-            The fileset of the run, for the items' metadata and file names, including passwords and tokens in URLs.
-            Without it the items have no metadata, and their names are the recorded ones, without secrets.
+            The run's fileset, which provides the items' metadata and file names, including any passwords and tokens in
+            URLs. Without a fileset, the items have no metadata, and their file names are as recorded, with secrets
+            masked.
 
         Raises
         ------
         NotMeasuredError
-            If the requests or the results are unknown.
+            If the requested chunks or the results are unknown.
         """
         return missing_items(self.metrics.evaluator.value("missing_work"), fileset)
 
@@ -205,19 +236,19 @@ class Measurement:
         return {name: self.table(name) for name in NAMES}
 
     def table(self, name: str) -> pd.DataFrame:
-        """One of the tables by name, without building the others."""
+        """A single table by name; no other tables are built."""
         if name not in self._frames:
             self._frames[name] = frame_named(name, self.run, self.metrics)
         return self._frames[name]
 
     @property
     def fine_metrics(self) -> dict[tuple[Any, ...], float]:
-        """Dask's own metrics of the run's span, by tuple; empty if there are none."""
+        """Dask's fine metrics for the run's span, keyed by tuple; may be empty."""
         return dict(self.run.span_metrics or {})
 
     @property
     def fine_metrics_per_worker(self) -> dict[str, dict[tuple[Any, ...], float]]:
-        """Dask's own metrics of each worker, by its address and tuple; empty if there are none."""
+        """Dask's fine metrics, keyed by worker address and tuple; may be empty."""
         return {worker: dict(counted) for worker, counted in (self.run.span_metrics_per_worker or {}).items()}
 
     @cached_property
@@ -225,77 +256,88 @@ class Measurement:
         return self if self.run.shared else Measurement(shared(self.run))
 
     def share(self) -> Measurement:
-        """The measurement with made-up names of hosts, users and paths, to show to anybody.
+        """Copy for publication, with made-up names for hosts, users and paths.
 
-        Equal names stay equal and numbers are the same. Names of datasets, sections, processors, functions, branches
-        and of the run are kept, apart from hosts and users in them.
+        Each name is always replaced with the same made-up name, and numbers do not change. The names of datasets,
+        sections, processors, functions, branches and the run are kept, but any hosts and users in them are replaced.
         """
         return self._shared
 
+    @older_keywords(folder="path")
     def save(
-        self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False, *, share: bool = False
+        self, path: str | PathLike[str], name: str | None = None, overwrite: bool = False, *, share: bool = False
     ) -> Path:
-        """Write the measurement to `folder/name`, and return that path.
+        """Save the measurement as `path/name` and return that path.
 
-        The default name is made from that of the run, or the time. An existing measurement is overwritten only with
-        `overwrite`. Its `metrics.json` is for other programs; `load` reads the records next to it. With `share`, hosts,
-        users and paths have made-up names.
+        The new folder contains `metrics.json`, for use by other programs, and the records that `load` reads.
+
+        Parameters
+        ----------
+        path
+            Parent folder for the measurement.
+        name
+            Name of the new folder. The default is based on the run's name or the time.
+        overwrite
+            Whether to overwrite an existing measurement with that name.
+        share
+            Whether to replace hosts, users and paths with made-up names.
 
         Raises
         ------
         MeasurementError
-            If the name leaves the folder, is taken, or the measurement cannot be written.
+            If the name is taken or points outside `path`, or if the measurement cannot be written.
         """
         if share and not self.run.shared:
-            return self.share().save(folder, name, overwrite)
+            return self.share().save(path, name, overwrite)
         content = partial(metrics_json, self.run, self.metrics)
-        self.path = save_run(self.run, folder, name, overwrite=overwrite, metrics_json=content)
+        self.path = save_run(self.run, path, name, overwrite=overwrite, metrics_json=content)
         saved(self)
         return self.path
 
     def export(
         self, path: str | PathLike[str], file_format: str, overwrite: bool = False, *, share: bool = False
     ) -> Path:
-        """Write the measurement for other programs, and return the path.
+        """Export the measurement for use in other programs, and return the path.
 
         Parameters
         ----------
         path
-            Folder for a file per table ("csv", "parquet", "json"), otherwise the file: a Perfetto trace whose name ends
-            with ".gz" is compressed.
+            Output folder for "csv", "parquet" and "json", which write one file per table, or output file for the other
+            formats. A Perfetto trace is compressed if the file name ends in ".gz".
         file_format : {"csv", "parquet", "json", "openmetrics", "perfetto", "speedscope", "collapsed"}
-            "perfetto" is Chrome's trace format for https://ui.perfetto.dev; "speedscope" (for
-            https://www.speedscope.app) and "collapsed" are the profile.
+            "perfetto" writes a trace in Chrome's format for https://ui.perfetto.dev. "speedscope" (for
+            https://www.speedscope.app) and "collapsed" write the profile.
         overwrite
-            Overwrite an existing export or file; folders that are not exports are never overwritten.
+            Whether to overwrite an existing export or file. Folders that are not exports are never overwritten.
         share
-            Give hosts, users and paths made-up names.
+            Whether to replace hosts, users and paths with made-up names.
 
         Raises
         ------
         MeasurementError
-            If the format is unknown, the path exists, or it cannot be written.
+            If the format is unknown, or the path exists or cannot be written.
         """
         from roastcoffea.report.exports import export
 
         one = self.share() if share else self
         return export(one, Path(path), file_format, overwrite)
 
+    @older_keywords(file="path")
     def report(
         self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False, share: bool = False
     ) -> Path:
-        """Write a page about the run to one HTML file for any browser, and return its path.
+        """Write the run's page as a single HTML file, and return its path.
 
         Parameters
         ----------
         path
-            The file, which appears when it is complete.
+            Output file. It appears only once it is complete.
         every_task
-            Include every task, even if there are more than 100,000.
+            Whether to include every task even if there are more than 100,000.
         overwrite
-            Overwrite an existing file.
+            Whether to overwrite an existing file.
         share
-            Give hosts, users and paths made-up names, so that the page can be published.
+            Whether to replace hosts, users and paths with made-up names, so that the page can be published.
 
         Raises
         ------
@@ -307,34 +349,45 @@ class Measurement:
         return write_page(self.share() if share else self, Path(path), every_task=every_task, overwrite=overwrite)
 
     def _repr_html_(self) -> str:
-        """The first look at it, for notebooks."""
         from roastcoffea.report.first_look import digest_of, notebook_look
         from roastcoffea.report.summary import heading
 
         return notebook_look(digest_of(self.run, self.metrics), heading(self.run))
 
+    def summary(self, *, all: bool = False, group: str | None = None) -> str:  # noqa: A002  (as `print_summary`)
+        """The output of `print_summary` as a string, without colours.
+
+        Parameters
+        ----------
+        all, group
+            See `print_summary`.
+        """
+        text = io.StringIO()
+        self.print_summary(text, all=all, group=group)
+        return text.getvalue()
+
     def print_summary(
         self,
         file: IO[str] | None = None,
         *,
-        all: bool = False,  # noqa: A002  (a word that people type)
+        all: bool = False,  # noqa: A002  (the obvious word)
         group: str | None = None,
     ) -> None:
-        """Print what ran, where time and bytes went and what to change, to the terminal or into a file.
+        """Print a summary of time spent and bytes read, with recommended changes.
 
         Parameters
         ----------
         file
-            Where to print; None for the terminal.
+            Text file object to print to; by default, the terminal.
         all
-            Whether to print all tables instead.
+            Whether to print all tables instead of the summary.
         group
-            Group of tables to print alone, such as "bytes"; see `roastcoffea show --help`.
+            Group of tables to print instead of the summary, e.g. "bytes". `roastcoffea show --help` lists the groups.
 
         Raises
         ------
         ValueError
-            If there is no such group.
+            If the group is unknown.
         """
         from roastcoffea.report.summary import summary
         from roastcoffea.sheets.terminal import console_for, print_sheets
@@ -349,18 +402,20 @@ class Measurement:
 
     @property
     def _places(self) -> Places:
-        """Where all of it is to be seen."""
+        """How to find the results that the summary does not print."""
         from roastcoffea.report.first_look import Places
 
         if self.path is None:
             return Places()
-        page, path = self.path / PAGE_FILE, shlex.quote(str(self.path))
+        page, path = self.path / PAGE_FILE, f"{shlex.quote(str(self.path))}{' --share' * self.run.shared}"
+        load = "load" if is_measurement(self.path) else "merge"
         return Places(
             tables=f"roastcoffea show {path} --all",
             page=str(page) if page.exists() else f"roastcoffea report {path}",
-            measurement=f"measurement = roastcoffea.load({str(self.path)!r})",
+            measurement=f"measurement = roastcoffea.{load}({str(self.path)!r})",
         )
 
+    @older_keywords(output_path="path")
     def plot(
         self,
         name: str,
@@ -369,27 +424,44 @@ class Measurement:
         title: str | None = None,
         figsize: tuple[float, float] | None = None,
         dark: bool = False,
-        output_path: str | PathLike[str] | None = None,
+        path: str | PathLike[str] | None = None,
+        overwrite: bool = False,
     ) -> tuple[Figure, Axes]:
-        """Draw the plot of this name, with or without `plot_`, on these axes or on a new figure, light or dark.
+        """Draw the named plot, e.g. "time_ledger".
+
+        Parameters
+        ----------
+        name
+            Name of the plot function, with or without the prefix `plot_`.
+        ax, title, figsize, dark
+            Passed to the plot function.
+        path
+            File to which the figure is saved. The extension (png, pdf or svg) sets the format.
+        overwrite
+            Whether to overwrite an existing file.
 
         Raises
         ------
         ValueError
-            If there is no such plot, or its data were not measured.
+            If the plot is unknown, or if its data were not measured.
+        MeasurementError
+            If the file exists or cannot be written.
         """
         from roastcoffea.visualization.plots import registered
 
-        return registered(name).function(self, ax=ax, title=title, figsize=figsize, dark=dark, output_path=output_path)
+        drawn = registered(name).function
+        return drawn(self, path, ax=ax, title=title, figsize=figsize, dark=dark, overwrite=overwrite)
 
 
 def load(path: str | PathLike[str]) -> Measurement:
-    """Load a measurement saved by this version or by 0.1.2.
+    """Load a saved measurement.
+
+    Measurements saved by version 0.1.2 can also be loaded.
 
     Raises
     ------
     MeasurementError
-        If there is none, or it cannot be read.
+        If the measurement does not exist or cannot be read.
     """
     measurement = Measurement(load_run(path))
     measurement.path = Path(path)

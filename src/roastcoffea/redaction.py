@@ -1,9 +1,9 @@
-"""Removal of secrets from texts: passwords, tokens and signatures are replaced before a text is stored.
+"""Masking of secrets (passwords, tokens, signatures) in strings before they are stored.
 
-Characters that steer a terminal are stored as they are, and replaced where a text is shown: see `neutral`.
+Terminal control characters are stored unchanged and escaped for display; see `neutral`.
 
-`PATTERNS` are the known kinds of secrets; `add_pattern` adds one. This module may be pickled by value: the expressions
-are plain text, and `re` caches their compiled forms.
+`PATTERNS` lists the built-in patterns, and `add_pattern` adds a custom pattern. This module may be pickled by value, so
+the expressions are plain strings; `re` caches the compiled patterns.
 """
 
 from __future__ import annotations
@@ -14,42 +14,37 @@ from operator import is_
 from typing import Any, Final, NamedTuple
 
 MASK: Final = "***"
-"""Text that replaces a secret."""
 
 SECRET: Final = "secret"
-"""Group of an expression that is replaced; without it the whole match is."""
+"""Name of the regular expression group to mask; without this group, the whole match is masked."""
 
 LOOK: Final = 10
-"""Factor by which the searched part of a text exceeds the length to keep."""
+"""Length of text to search, as a multiple of the length to keep."""
 
 CUT: Final = " [...] "
-"""Text in place of what is left out of a long one."""
 
 KEY_BEGINS: Final = "-----BEGIN "
 KEY_ENDS: Final = "-----END"
-"""Around a key, which may be longer than what is searched."""
+"""Markers around a PEM key, which may be longer than the text searched."""
 
 DEEPEST: Final = 64
-"""Most levels of nested values searched."""
 
 _KEYS = r"(?:access|account|api|auth|private|secret|session|shared)[-_]?key(?:[-_]?id)?"
 _SECRET_NAME = (
     rf"[\w.-]*(?:password|passwd|passphrase|secret|token|authz|authorization|macaroon|cookie|cap\.(?:sym|msg)|{_KEYS})"
 )
-"""Names of secrets wherever a value follows."""
+"""Names that mark any following value as a secret."""
 
 _SIGNATURE = r"[\w.-]*(?:signature|credentials?)"
-"""Names of secrets before an equals sign, in quotes and in the query of a URL: "signature: " is not."""
+"""Names that mark a secret before an equals sign, in quotes and in URL queries, but not before a colon."""
 
 _SHORT_NAME = r"(?:auth|GoogleAccessId|jwt|key|pass|pwd|sig)"
-"""Names of secrets in quotes and in the query of a URL: elsewhere they are too common."""
+"""Names that mark a secret only in quotes and in URL queries, because they are common words elsewhere."""
 
 _OPTION = rf"--(?:{_SECRET_NAME}|pass|pwd)"
-"""Names of options on a command line."""
 
 _ANY_NAME = rf"(?:{_SECRET_NAME}|{_SIGNATURE}|{_SHORT_NAME})"
 _BEGINNING = r"(?<![\w./-])"
-"""Start of a name that is not part of a path."""
 
 _QUOTE = r"\\{0,8}[\"']"
 _QUOTED_NAME = (
@@ -64,17 +59,17 @@ _COOKIES = (
     rf"(?:=(?P<around>{_QUOTE})(?:(?!(?P=around))[^\r\n])*(?P=around)"
     r"|[\"'](?=\w)|(?!\\{1,8}[\"'nr])[^\r\n\"'])+"
 )
-"""Up to the end of the line, or to the quote in which the header stands."""
+"""A cookie header's value: everything up to the end of the line or the closing quote."""
 _OTHERWISE = rf"(?:none|null|true|false)\b|\*\*\*|[bru]?{_QUOTE}"
-"""Text in place of a value that is not a secret, or already replaced."""
+"""Values that are not secrets or are already masked."""
 
 
 STEERING: Final = r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
-"""Characters that steer a terminal, end a line unseen, or turn the direction of what follows."""
+"""Characters that control a terminal, end a line invisibly, or reverse the text direction."""
 
 
 class Pattern(NamedTuple):
-    """A kind of secret. Texts without any of its signs are not searched."""
+    """Pattern for one kind of secret; it is applied only to strings that contain one of its signs."""
 
     name: str
     signs: tuple[str, ...]
@@ -145,35 +140,36 @@ PATTERNS: Final = (
     Pattern("capability of EOS", ("zteos64",), r"(?ia)zteos64(?::|%3A)(?P<secret>[\w+/=%.~-]+)"),
     Pattern("macaroon", ("xvY2F0aW9u",), r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*"),
 )
-"""Kinds of secrets, in the order of replacement."""
+"""Built-in patterns, in the order in which they are applied."""
 
 _SIGNS = [sign for pattern in PATTERNS for sign in pattern.signs]
 HINTS = tuple(dict.fromkeys(next((short for short in "@%='\"< " if short in sign), sign) for sign in _SIGNS))
-"""Characters of which every sign has one: single characters are found faster than words."""
+"""Substrings that cover all signs: each sign contains at least one of them. Searching for single characters is
+fastest."""
 
 _added: dict[str, str] = {}
 
 Added = tuple[tuple[str, str], ...]
-"""Names and expressions of patterns added by the user."""
+"""Name and expression of each pattern added by the user."""
 
 
 def add_pattern(name: str, expression: str) -> None:
-    """Replace matches of a regular expression in everything recorded from now on.
+    """Mask matches of a regular expression in everything recorded from now on.
 
-    Workers receive it with their tasks. It replaces an earlier pattern of the same name.
+    Workers receive the pattern with their tasks. An earlier pattern with the same name is replaced.
 
     Parameters
     ----------
     name : str
-        Name of the kind of secret.
+        Name of the pattern.
     expression : str
-        Regular expression. Its group `secret` is replaced, as in `r"sid:(?P<secret>[0-9a-f]+)"`; otherwise the whole
-        match.
+        Regular expression. If it has a group named `secret`, as in `r"sid:(?P<secret>[0-9a-f]+)"`, only that group is
+        masked; otherwise, the whole match is masked.
 
     Raises
     ------
     re.error
-        The expression cannot be compiled.
+        If the expression cannot be compiled.
 
     Examples
     --------
@@ -186,37 +182,37 @@ def add_pattern(name: str, expression: str) -> None:
 
 
 def remove_pattern(name: str) -> None:
-    """Remove a pattern that `add_pattern` added; existing records do not change.
+    """Remove a pattern added by `add_pattern`; existing records do not change.
 
     Parameters
     ----------
     name : str
-        Name under which the pattern was added.
+        Name passed to `add_pattern`.
 
     Raises
     ------
     ValueError
-        No pattern was added under this name; built-in ones cannot be removed.
+        If no pattern was added under this name. Built-in patterns cannot be removed.
     """
     if name not in _added:
-        raise ValueError(f"no pattern {name!r} was added; existing ones: {', '.join(_added) or 'none'}")
+        raise ValueError(f"no pattern named {name!r} was added; added so far: {', '.join(_added) or 'none'}")
     del _added[name]
 
 
 def added_patterns() -> Added:
-    """Patterns added in this process, for `redacted` in another one."""
+    """Patterns added in this process, for passing to `redacted` in another process."""
     return tuple(_added.items())
 
 
 def redacted(text: str, added: Added | None = None) -> str:
-    """Text without secrets.
+    """Mask secrets in a string.
 
     Parameters
     ----------
     text : str
-        A path, a URL, the text of an error.
+        Text such as a path, a URL or an error message.
     added : tuple, optional
-        Patterns in addition to built-in ones; by default those added in this process.
+        Patterns to apply in addition to the built-in patterns; by default, the patterns added in this process.
 
     Examples
     --------
@@ -237,7 +233,7 @@ def redacted(text: str, added: Added | None = None) -> str:
 
 
 def neutral(text: str) -> str:
-    r"""Text in which nothing steers a terminal: such characters become escapes.
+    r"""Escape terminal control characters in a string.
 
     Examples
     --------
@@ -248,7 +244,7 @@ def neutral(text: str) -> str:
 
 
 def redacted_beginning(text: str, length: int, added: Added | None = None) -> str:
-    """First characters of a text without secrets; a secret cut by the limit is left out."""
+    """Beginning of a string, with secrets masked; a secret that is cut off at the end is omitted."""
     clean = redacted(text[: LOOK * length], added)
     if len(clean) < length and len(text) > LOOK * length:
         return clean.rpartition(" ")[0]
@@ -256,10 +252,10 @@ def redacted_beginning(text: str, length: int, added: Added | None = None) -> st
 
 
 def redacted_ends(text: str, length: int, added: Added | None = None) -> str:
-    """A text without secrets; of a longer one its beginning and its end, which is a quarter.
+    """Mask secrets, and truncate long strings in the middle.
 
-    Only so many characters at both ends are searched as `redacted_beginning` searches; a secret cut by a limit is left
-    out.
+    A quarter of the length is used for the end. As in `redacted_beginning`, only a limited part of a long string is
+    searched, and secrets that are cut off at the limit are omitted.
     """
     searched, tail = LOOK * length, length // 4
     if len(text) > 2 * searched:
@@ -274,14 +270,13 @@ def redacted_ends(text: str, length: int, added: Added | None = None) -> str:
 
 
 def redacted_each(texts: Iterable[str | None]) -> list[str | None]:
-    """Texts without secrets, one by one; equal ones are searched once."""
+    """Mask secrets in each string; identical strings are searched only once."""
     listed = list(texts)
     clean = {text: None if text is None else redacted(text) for text in set(listed)}
     return [clean[text] for text in listed]
 
 
 def _masked(found: re.Match[str]) -> str:
-    """A match with the secret masked."""
     start, stop = found.span(SECRET if SECRET in found.re.groupindex else 0)
     if start < 0:
         return found[0]
@@ -290,10 +285,10 @@ def _masked(found: re.Match[str]) -> str:
 
 
 def redacted_values(value: Any, added: Added | None = None, levels: int = DEEPEST) -> Any:
-    """Value without secrets in its texts, including dictionaries, lists, tuples and sets; the same object if it has
-    none.
+    """Mask secrets in a value's strings; return the same object if none are found.
 
-    Texts under the name of a secret in a dictionary are secrets. `levels` of nested values are searched.
+    Nested dictionaries, lists, tuples and sets are searched to a depth of `levels`. In a dictionary, a string is also
+    masked if its key is the name of a secret.
     """
     if isinstance(value, str):
         text = redacted(value, added)
@@ -322,6 +317,6 @@ def redacted_values(value: Any, added: Added | None = None, levels: int = DEEPES
 
 
 def is_secret(name: Any, value: Any) -> bool:
-    """Whether a value in a dictionary is a secret by its name."""
+    """Whether a dictionary value is a secret, judging by its key."""
     is_text = isinstance(name, str) and isinstance(value, (str, bytes))
     return is_text and re.fullmatch(rf"(?ia){_ANY_NAME}", name) is not None

@@ -1,6 +1,6 @@
-"""Units of metrics, each with the text form of its amounts.
+"""Units of metrics, with number formats.
 
-Prefixes are decimal throughout: 1 kB is 1000 B. Text is plain ASCII, so that it prints everywhere.
+Prefixes are decimal: 1 kB is 1000 B. Formatted values are plain ASCII, so any terminal can print them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS_PER_DAY: Final = 86400
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit: `symbol` is that of stored values, `text(value)` scales them for people."""
+    """A unit; `symbol` identifies the unit in stored data, and `text(value)` formats a value."""
 
     symbol: str
     text: Callable[[float], str]
@@ -30,18 +30,17 @@ class Unit:
         return self.symbol
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # units stay the same object when pickled: `text` may be a closure, which cannot be pickled
+        # unpickling returns the same object, because `text` may be a closure, which cannot be pickled
         name = next((name for name, unit in globals().items() if unit is self), None)
         return name or (Unit, (self.symbol, self.text))
 
 
 def three_digits(value: float) -> float:
-    """Value rounded to three significant digits."""
     return float(f"{value:.3g}")
 
 
 def number(value: float) -> str:
-    """Amount without a unit: integers in full with thousands separators, others to three digits.
+    """Format a number without a unit: as an integer if it is whole or at least 1000, otherwise to three digits.
 
     Examples
     --------
@@ -55,7 +54,7 @@ def number(value: float) -> str:
 
 
 def counted(amount: float, noun: str) -> str:
-    """Number of things, with the noun in the plural except for one.
+    """Format an amount with a noun, using the plural unless the amount is 1.
 
     Examples
     --------
@@ -66,17 +65,15 @@ def counted(amount: float, noun: str) -> str:
 
 
 def were(amount: float) -> str:
-    """ "was" or "were" for this number."""
     return "was" if amount == 1 else "were"
 
 
 def are(amount: float) -> str:
-    """ "is" or "are" for this number."""
     return "is" if amount == 1 else "are"
 
 
 def duration(seconds: float) -> str:
-    """Duration in words.
+    """Format a duration.
 
     Examples
     --------
@@ -98,30 +95,28 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float, *, milliseconds: bool = False) -> str:
-    """Local time of Unix seconds, with the name of its zone."""
     local = datetime.fromtimestamp(seconds, UTC).astimezone()
     fraction = f".{local.microsecond // 1000:03d}" if milliseconds else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
 
 
 def minute(seconds: float) -> str:
-    """Local time of Unix seconds to the minute, with the name of its zone."""
     return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M %Z}"
 
 
 def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | None = None) -> Callable[[float], str]:
-    """Writer of amounts with the decimal prefix that fits.
+    """Create a formatter that picks a suitable decimal prefix.
 
     Parameters
     ----------
     base
-        Symbol that takes the prefix.
+        Unit symbol without a prefix.
     factor
-        How many `base` a stored value of 1 is: 1000 for kHz, with "Hz" as base.
+        Size of the stored unit in units of `base`, e.g. 1000 for values in kHz if the base is "Hz".
     smallest
-        Prefix below which nothing is scaled: "" keeps half a byte "0.5 B".
+        Smallest prefix to use; with "", half a byte is formatted as "0.5 B".
     like
-        Stored value whose prefix all amounts get; without it each gets its own.
+        Stored value that determines the prefix for all amounts; by default, each amount has its own prefix.
 
     Examples
     --------
@@ -144,7 +139,7 @@ def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | N
 
 
 def suffixed(suffix: str, factor: float = 1) -> Callable[[float], str]:
-    """Text form of amounts that are not scaled, with a word or sign after them."""
+    """Create a formatter that appends a word or sign to the amount, without a decimal prefix."""
     return lambda value: f"{number(three_digits(value * factor))} {suffix}"
 
 
@@ -168,26 +163,25 @@ RATES: Final = {
     KILOHERTZ.symbol: partial(scaled, "Hz", 1e3, smallest=""),
     BYTE_PER_SECOND.symbol: partial(scaled, "B/s", smallest=""),
 }
-"""Rates, by symbol: a table shows them with one prefix, that of the amount given as `like`."""
+"""Factories for rate formatters, by unit symbol; their `like` argument sets a common prefix for a table."""
 
 OF_NUMBERS: Final = (
     *(SECOND, BYTE, BYTE_PER_SECOND, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ),
     *(PERCENT, FRACTION, RATIO, COUNT),
 )
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
-"""Units of numbers."""
 
 SMALLEST_SHARE: Final = 1e-3
-"""Share of a whole below which nobody needs the amount."""
 
 SCALES: Final = {**RATES, SECOND.symbol: partial(scaled, "s"), BYTE.symbol: partial(scaled, "B", smallest="")}
-"""What makes writers of amounts with a prefix, by the symbol of their unit."""
+"""Factories for formatters with a decimal prefix, by unit symbol."""
 
 
 def alike(unit: Unit, values: Iterable[float]) -> Unit:
-    """Give a unit whose texts all have the prefix that fits the largest of these amounts.
+    """Unit that formats all amounts with the prefix of the largest amount.
 
-    Durations of a minute or more keep their own form, as do amounts too small to be read with that prefix.
+    If durations reach a minute, the unit is returned unchanged. Amounts that would be hard to read with the common
+    prefix keep their own prefix.
 
     Examples
     --------
@@ -205,6 +199,17 @@ def alike(unit: Unit, values: Iterable[float]) -> Unit:
     return Unit(unit.symbol, lambda value: (shared if abs(value) >= 1e-4 * largest else unit.text)(value))
 
 
+def rough(amount: float, unit: Unit = SECOND) -> str:
+    """Format a saving or share to two digits, except durations of a minute or more.
+
+    Examples
+    --------
+    >>> rough(9.387), rough(0.4837, FRACTION), rough(137)
+    ('9.4 s', '48 %', '2 min 17 s')
+    """
+    return unit.text(amount if unit is SECOND and abs(amount) >= SECONDS_PER_MINUTE else float(f"{amount:.2g}"))
+
+
 def share_text(share: float) -> str:
-    """A part of a whole in percent; of one that nobody would miss, only that it is there."""
+    """Format a share as a percentage; very small shares are shown as "< 0.1 %"."""
     return f"< {FRACTION.text(SMALLEST_SHARE)}" if 0 < abs(share) < SMALLEST_SHARE else FRACTION.text(share)

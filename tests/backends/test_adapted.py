@@ -154,9 +154,9 @@ def test_what_fails_in_a_backend_fails_no_analysis(sample: Any, method: str) -> 
     ("tracked", "problem"),
     [
         (None, "stop_tracking() failed: TypeError: it returned NoneType, not a mapping of series"),
-        ({"worker_memory": {"a": [("noon", 1)]}}, "worker_memory of Pool could not be read"),
+        ({"worker_memory": {"a": [("noon", 1)]}}, "worker_memory from Pool could not be read"),
         ({"worker_memory": {"a": [(1.0, "much")]}}, "a value is str, not a number"),
-        ({"memory": {}}, "'memory'; the series are worker_counts, worker_memory,"),
+        ({"memory": {}}, "'memory'; known series: worker_counts, worker_memory,"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_name(tracked: Any, problem: str) -> None:
@@ -187,7 +187,7 @@ def test_fine_metrics_that_are_none_are_refused(metrics: Any) -> None:
 
 @pytest.mark.slow
 def test_the_example_of_the_guide_measures_its_pool(sample: Any) -> None:
-    (code, *_) = RUN_HERE[DOCS / "howto" / "backends.md"]
+    (code, *_) = RUN_HERE[DOCS / "extending.md"]
     names: dict[str, Any] = {"fileset": sample, "processor": Jets()}
     before, began = time.process_time(), time.time()
     exec(compile(code.text, "the guide", "exec"), names)

@@ -18,26 +18,30 @@ from handmade import WORKER_SERIES
 
 import roastcoffea
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.dask import DaskMetricsBackend, DaskRecorder
+from roastcoffea.backends.local import ProcessRecorder
+from roastcoffea.backends.recorder import RecordingBackend
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.instrument.calls import active
 from roastcoffea.instrument.channels import CarriedProbe
 
 
-def sampled_twice(backend: DaskMetricsBackend, client: Client) -> bool:
+def sampled_twice(recorder: DaskRecorder, client: Client) -> bool:
     """Whether each worker has two samples."""
-    samples = Counter(backend.samples()["worker"].to_pylist())
+    samples = Counter(recorder.samples()["worker"].to_pylist())
     return all(samples[worker] >= 2 for worker in client.scheduler_info()["workers"])
 
 
 def test_tracking_gives_each_field_of_each_worker(client: Any) -> None:
-    backend = DaskMetricsBackend(client)
+    recorder = DaskRecorder(client)
+    backend = RecordingBackend(recorder)
     assert isinstance(backend, AbstractMetricsBackend)
-    assert backend.supports_fine_metrics()
+    assert isinstance(DaskMetricsBackend(client), RecordingBackend)
+    assert DaskMetricsBackend(client).supports_fine_metrics()
     before = datetime.now()
     backend.start_tracking(0.05)
-    assert wait_until(lambda: backend.drain() or sampled_twice(backend, client))
+    assert wait_until(lambda: recorder.drain() or sampled_twice(recorder, client))
     data = backend.stop_tracking()
     workers = client.scheduler_info()["workers"]
     assert set(data) == {"worker_counts", *WORKER_SERIES}
@@ -93,17 +97,18 @@ def test_a_long_delay_is_not_slept_through(client: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["dask", "local"])
 def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:
-    backend = DaskMetricsBackend(client) if kind == "dask" else LocalMetricsBackend()
+    backend = DaskRecorder(client) if kind == "dask" else ProcessRecorder()
     names, samples = set(), []
     for cycle in range(3):
         before = time.time()
-        backend.start_tracking(0.05)
+        backend.open(0.05)
         names.add(backend.name)
         with pytest.raises(RoastcoffeaError, match="already"):
-            backend.start_tracking(0.05)
+            backend.open(0.05)
         client.gather(client.map(str, range(cycle + 1), pure=False))
         assert wait_until(lambda: backend.samples().num_rows > 0 or backend.drain() is not None)
-        data = backend.stop_tracking()
+        backend.close()
+        data = backend.tracking_data()
         if kind == "dask":
             assert backend.tasks().num_rows == cycle + 1
         moments = [moment.timestamp() for series in data["worker_memory"].values() for moment, _ in series]
@@ -111,7 +116,7 @@ def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:
         assert min(moments) > before - 2
         assert min(data["worker_counts"]).timestamp() >= before - 0.1
         assert backend.notes() == []
-        assert backend.stop_tracking() is not None
+        backend.close()
     assert min(samples) > 0
     assert len(names) == 3
 
@@ -122,7 +127,7 @@ def test_a_cluster_that_cannot_be_seen_does_not_stop_the_analysis(client: Any, m
     def refused(*args: Any, **kwargs: Any) -> None:
         raise ValueError("pickles are not allowed")
 
-    monkeypatch.setattr(DaskMetricsBackend, "open", refused)
+    monkeypatch.setattr(DaskRecorder, "open", refused)
     with MetricsCollector(client) as collector:
         assert client.submit(str, 1, pure=False).result() == "1"
     measurement = collector.measurement
@@ -137,10 +142,12 @@ def test_a_package_that_is_registered_by_value_is_not_in_each_graph(client: Any)
     cloudpickle.register_pickle_by_value(roastcoffea)
     try:
         with MetricsCollector(client) as collector:
-            packed = collector.packed_for_tasks(CarriedProbe)
+            packed = active[-1].packed_for_tasks(CarriedProbe)
             assert packed is not None
             assert len(packed) < 10_000
-            probes = [len(cloudpickle.dumps(CarriedProbe(packed, f"a{i}", collector.topic, abs, ()))) for i in range(2)]
+            probes = [
+                len(cloudpickle.dumps(CarriedProbe(packed, f"a{i}", active[-1].topic, abs, ()))) for i in range(2)
+            ]
             assert max(probes) < 10_000
     finally:
         cloudpickle.unregister_pickle_by_value(roastcoffea)
@@ -165,7 +172,7 @@ def test_workers_with_other_versions_than_the_client_are_said(tmp_path: Path) ->
         cluster.close()
     said = f"5.0.0 on workers, {version('uproot')} on the client"
     assert [problem for problem in run.problems if "versions" in problem] == [
-        f"workers and client have different versions; tasks ran with those of the workers: uproot {said}"
+        f"workers and client have different versions; tasks ran with the workers' versions: uproot {said}"
     ]
     assert run.environment.versions["uproot"] == said
     assert run.environment.versions["coffea"] == version("coffea")

@@ -19,9 +19,10 @@ from processes import wait_until
 
 from roastcoffea.backends import deployment
 from roastcoffea.backends import deployment as connection
-from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.dask import DaskRecorder
 from roastcoffea.backends.deployment import Connection, Deployment, NoAnswerError
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.instrument.calls import active
 
 BLOCKED, RELEASED = threading.Event(), threading.Event()
 TIMED_OUT: list[bool] = []
@@ -88,7 +89,7 @@ def test_records_that_come_after_the_end_are_kept(client: Any, monkeypatch: pyte
     run = collector.measurement.run
     assert len(collector.measurement.tasks) == 50
     (problem,) = [problem for problem in run.problems if "did not answer" in problem]
-    assert "as recording ended, but later: 50 attempts of tasks and records of 0 chunks are here" in problem
+    assert "when recording ended, but later 50 task attempts and 0 chunk records were received" in problem
 
 
 @pytest.mark.parametrize("ahead", [0.0, -100.0])
@@ -128,7 +129,7 @@ def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(
         time.sleep(1.2)
         blocked.enter_context(blocked_scheduler(client))
         began = time.monotonic()
-        collector.fetch_records()
+        active[-1].fetch_records()
         if error is not None:
             raise error
     seconds = time.monotonic() - began
@@ -165,7 +166,7 @@ def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, mon
 def test_a_drain_while_the_plugins_are_removed_does_not_install_them_again(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend, answer = DaskMetricsBackend(client), Connection.answer
+    backend, answer = DaskRecorder(client), Connection.answer
 
     def answered(self: Connection, function: Any, *arguments: Any) -> Any:
         result = answer(self, function, *arguments)
@@ -186,7 +187,7 @@ def test_a_drain_while_the_plugins_are_removed_does_not_install_them_again(
 def test_an_error_of_ours_at_the_end_is_no_lost_connection(
     client: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception], where: str
 ) -> None:
-    backend = DaskMetricsBackend(client)
+    backend = DaskRecorder(client)
     backend.open(0.1)
     client.gather(client.map(str, range(5), pure=False))
     if where == "in the plugin":
@@ -216,9 +217,9 @@ def break_finish(name: str, error: type[Exception], dask_scheduler: Any) -> None
 
 
 @pytest.fixture
-def missing_plugin(client: Any) -> DaskMetricsBackend:
+def missing_plugin(client: Any) -> DaskRecorder:
     """A backend whose plugin went away behind its back."""
-    backend = DaskMetricsBackend(client)
+    backend = DaskRecorder(client)
     backend.open(0.1)
     client.submit(str, 1, pure=False).result()
     backend.drain()
@@ -231,7 +232,7 @@ async def remove_plugin(name: str, dask_scheduler: Any = None) -> None:
 
 
 def test_a_plugin_that_is_gone_is_installed_again_and_what_was_drained_is_kept(
-    client: Any, missing_plugin: DaskMetricsBackend
+    client: Any, missing_plugin: DaskRecorder
 ) -> None:
     client.submit(str, 2, pure=False).result()
     missing_plugin.drain()
@@ -248,7 +249,7 @@ def test_a_plugin_that_is_gone_is_installed_again_and_what_was_drained_is_kept(
     assert len(missing_plugin.lifetimes(since - 1, until + 1)) == 2
 
 
-def test_a_plugin_that_is_gone_at_the_end_is_installed_again_for_it(missing_plugin: DaskMetricsBackend) -> None:
+def test_a_plugin_that_is_gone_at_the_end_is_installed_again_for_it(missing_plugin: DaskRecorder) -> None:
     missing_plugin.close()
     assert missing_plugin.tasks().num_rows == 1
     assert missing_plugin.span_metrics is not None or "span_metrics" in missing_plugin.absent
@@ -269,7 +270,7 @@ def test_tasks_of_a_run_are_known_again_after_a_gap(client: Any, sample: Any, mo
         running = threading.Thread(target=runner, args=[sample], kwargs=arguments)
         running.start()
         assert client.run_on_scheduler(has_processed, number=4)
-        client.run_on_scheduler(give_up, name=collector.topic)
+        client.run_on_scheduler(give_up, name=active[-1].topic)
         running.join()
     run = collector.measurement.run
     (gap,) = run.gaps

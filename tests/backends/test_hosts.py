@@ -137,15 +137,15 @@ def test_cores_of_others_are_those_of_the_host_less_those_of_the_run(before: Any
 @pytest.mark.parametrize(
     ("before", "now", "reason"),
     [
-        ([load(100.0, 50.0, CLIENT)], [load(110.0, 52.0, used(7, 10.0))], "does not report all"),
+        ([load(100.0, 50.0, CLIENT)], [load(110.0, 52.0, used(7, 10.0))], "reports less CPU time than the run used"),
         (
             [load(100.0, 50.0, CLIENT, hidden="it is hidden")],
             [load(110.0, 70.0, hidden="it is hidden")],
             "it is hidden",
         ),
         ([load(100.0, 50.0, CLIENT)], [load(100.05, 50.1, CLIENT)], "too short"),
-        ([load(100.0, 50.0, CLIENT)], [], "at its start and its end"),
-        ([], [load(110.0, 70.0, CLIENT)], "at its start and its end"),
+        ([load(100.0, 50.0, CLIENT)], [], "at both start and end"),
+        ([], [load(110.0, 70.0, CLIENT)], "at both start and end"),
     ],
     ids=["a part", "hidden", "short", "gone", "late"],
 )
@@ -167,7 +167,7 @@ def test_cores_of_others_are_missing_where_a_worker_left_without_a_word(
     before = [load(100.0, 50.0, CLIENT, *seen)]
     (host,) = with_others([NODE], before, [load(110.0, 70.0, used(7, 10.0, 7.0))], lost={8})
     assert host.others == others
-    assert others is not None or "without a last message" in str(host.others_absent)
+    assert others is not None or "without sending a last message" in str(host.others_absent)
 
 
 @pytest.mark.parametrize("lost", [[1], [1, 1], [77]], ids=["one of two", "one was never seen", "never seen"])
@@ -183,7 +183,7 @@ def test_a_lost_worker_is_not_taken_for_another_of_its_number(lost: list[int]) -
     now = [on("node", "s", 110.0, 70.0, used(1, 1.0)), on("far", "t", 110.0, 60.0, used(5, 4.0))]
     for host in with_others([NODE, other], [*pods, far], now, lost=lost):
         assert host.others is None
-        assert "without a last message" in str(host.others_absent)
+        assert "without sending a last message" in str(host.others_absent)
 
 
 def test_workers_of_one_number_in_two_containers_are_two() -> None:

@@ -28,7 +28,7 @@ from processes import PATIENCE
 from releases import needs_merge_pools
 
 from roastcoffea.backends import local
-from roastcoffea.backends.local import LocalMetricsBackend, pool_size
+from roastcoffea.backends.local import ProcessRecorder, pool_size
 from roastcoffea.backends.parsl import ParslManagers
 from roastcoffea.backends.processes import ProcessTree
 from roastcoffea.instrument.gauges import process_name
@@ -64,11 +64,11 @@ def allocated(megabytes: int) -> set[str]:
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMetricsBackend]:
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessRecorder]:
     """A backend that looks as often as it should, however long a look takes here; each one is counted."""
     monkeypatch.setattr(local, "SHARE", 1.0)
     threads, files = set(threading.enumerate()), open_files()
-    backend = LocalMetricsBackend()
+    backend = ProcessRecorder()
     scan = ProcessTree.scan
 
     def counted(tree: ProcessTree, *, sample: bool) -> None:
@@ -89,7 +89,7 @@ def open_files() -> set[str]:
 
 
 def measured(
-    backend: LocalMetricsBackend,
+    backend: ProcessRecorder,
     executor: Any,
     function: Callable[[Any], set[str]],
     items: list[Any],
@@ -102,7 +102,7 @@ def measured(
 
 
 def executed(
-    backend: LocalMetricsBackend,
+    backend: ProcessRecorder,
     executor: Any,
     function: Callable[[Any], set[str]],
     items: list[Any],
@@ -119,13 +119,13 @@ def executed(
     return chunks
 
 
-def tell(backend: LocalMetricsBackend, chunks: list[Row], call: str = "call", *, preprocessing: bool = False) -> None:
+def tell(backend: ProcessRecorder, chunks: list[Row], call: str = "call", *, preprocessing: bool = False) -> None:
     known = {column.name for column in CHUNK_COLUMNS}
     rows = [{name: value for name, value in chunk.items() if name in known} | {"call": call} for chunk in chunks]
     backend.learn_chunks(table_of_rows(CHUNK_COLUMNS, rows), preprocessing=preprocessing)
 
 
-def lifetimes(backend: LocalMetricsBackend, start: float = 0.0, stop: float | None = None) -> dict[str, Row]:
+def lifetimes(backend: ProcessRecorder, start: float = 0.0, stop: float | None = None) -> dict[str, Row]:
     rows = backend.lifetimes(start, time.time() if stop is None else stop).to_pylist()
     assert len({row["worker"] for row in rows}) == len(rows)
     return {row["worker"]: row for row in rows}
@@ -143,7 +143,7 @@ def cpu_of(chunks: list[Row]) -> dict[str, float]:
     [fork_pool, *(pytest.param(pool, marks=pytest.mark.slow) for pool in (spawn_pool, loky.ProcessPoolExecutor))],
     ids=["fork", "spawn", "loky"],
 )
-def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: LocalMetricsBackend, pool: Any) -> None:
+def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: ProcessRecorder, pool: Any) -> None:
     before = cpu_of_children()
     chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False, compression=None), spun, [0.2] * 4)
     used = cpu_of_children() - before
@@ -165,7 +165,7 @@ def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: Lo
 @pytest.mark.slow
 @process_pools
 def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
-    backend: LocalMetricsBackend, pool: Any
+    backend: ProcessRecorder, pool: Any
 ) -> None:
     start = time.time()
     chunks = measured(backend, FuturesExecutor(pool=pool, workers=3, status=False, compression=None), slept, [0.6] * 2)
@@ -184,7 +184,7 @@ def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
 
 
 @needs_merge_pools
-def test_processes_that_only_merge_are_no_workers(backend: LocalMetricsBackend) -> None:
+def test_processes_that_only_merge_are_no_workers(backend: ProcessRecorder) -> None:
     executor = FuturesExecutor(pool=fork_pool, workers=2, status=False, merging=(2, 2, 2), mergepool=fork_pool)
     before = {child.pid for child in psutil.Process().children()}
     chunks = measured(backend, executor, slept, [0.2] * 6)
@@ -196,7 +196,7 @@ def test_processes_that_only_merge_are_no_workers(backend: LocalMetricsBackend) 
     assert len(pools) == 4
 
 
-def test_two_steps_with_pools_of_their_own(backend: LocalMetricsBackend) -> None:
+def test_two_steps_with_pools_of_their_own(backend: ProcessRecorder) -> None:
     backend.open(None)
     steps = []
     for _ in range(2):
@@ -216,7 +216,7 @@ def test_two_steps_with_pools_of_their_own(backend: LocalMetricsBackend) -> None
     assert backend.samples().num_rows == 0
 
 
-def test_memory_of_a_process_is_seen(backend: LocalMetricsBackend) -> None:
+def test_memory_of_a_process_is_seen(backend: ProcessRecorder) -> None:
     chunks = measured(backend, FuturesExecutor(pool=fork_pool, workers=1, status=False), allocated, [300])
     (chunk,) = chunks
     samples = backend.samples().to_pylist()
@@ -231,7 +231,7 @@ def test_memory_of_a_process_is_seen(backend: LocalMetricsBackend) -> None:
 
 
 @pytest.mark.slow
-def test_threads_of_this_process_are_those_of_the_pool(backend: LocalMetricsBackend) -> None:
+def test_threads_of_this_process_are_those_of_the_pool(backend: ProcessRecorder) -> None:
     both_begun, looked = threading.Barrier(3, timeout=PATIENCE), threading.Event()
 
     def look() -> None:
@@ -281,7 +281,7 @@ def threads_that_tell(began: list[int]) -> Any:
 
 
 def one_after_another(
-    backend: LocalMetricsBackend, opening: Any, processing: Any, meanwhile: Callable[[set[str]], set[str]]
+    backend: ProcessRecorder, opening: Any, processing: Any, meanwhile: Callable[[set[str]], set[str]]
 ) -> tuple[float, float, list[Row]]:
     """Preprocessing of three files, and processing of four chunks; between them this process computes for 0.3 s.
 
@@ -312,7 +312,7 @@ def spun_together(seconds: float) -> set[str]:
     return spun(seconds)
 
 
-def test_this_process_is_a_worker_for_its_preprocessing_alone(backend: LocalMetricsBackend) -> None:
+def test_this_process_is_a_worker_for_its_preprocessing_alone(backend: ProcessRecorder) -> None:
     began: list[int] = []
     cpu: list[float] = []
     threads = FuturesExecutor(pool=threads_that_tell(began), workers=3, status=False)
@@ -337,7 +337,7 @@ def test_this_process_is_a_worker_for_its_preprocessing_alone(backend: LocalMetr
 
 
 @pytest.mark.slow
-def test_threads_of_this_process_are_those_of_each_step(backend: LocalMetricsBackend) -> None:
+def test_threads_of_this_process_are_those_of_each_step(backend: ProcessRecorder) -> None:
     began: list[int] = []
     opening = FuturesExecutor(pool=threads_that_tell(began), workers=3, status=False)
     processing = FuturesExecutor(pool=ThreadPoolExecutor, workers=2, status=False)
@@ -380,7 +380,7 @@ def test_size_of_a_pool() -> None:
 # what cannot be seen
 
 
-def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
+def test_processes_that_were_not_seen(backend: ProcessRecorder) -> None:
     backend.open(0.1)
     with backend.step(ParslExecutor(), "call", preprocessing=False):
         pass
@@ -400,13 +400,13 @@ def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
     assert "no process that ran chunks was seen" in backend.absent["samples"]
     notes = "\n".join(backend.notes())
     assert "1 worker not seen" in notes
-    assert "1 worker on other hosts" in notes
-    assert "does not report how many" in notes
+    assert "1 worker on hosts other than" in notes
+    assert "does not report its number of processes" in notes
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.05, False), (0.5, True)])
 def test_a_pool_that_opens_files_sooner_than_a_scan_is_no_problem(
-    backend: LocalMetricsBackend, seconds: float, told: bool
+    backend: ProcessRecorder, seconds: float, told: bool
 ) -> None:
     backend.open(0.1)
     with backend.step(FuturesExecutor(workers=1), "call", preprocessing=True):
@@ -417,7 +417,7 @@ def test_a_pool_that_opens_files_sooner_than_a_scan_is_no_problem(
     assert any("1 worker not seen" in note for note in backend.notes()) == told
 
 
-def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetricsBackend) -> None:
+def test_a_worker_whose_name_tells_neither_host_nor_process(backend: ProcessRecorder) -> None:
     backend.open(None)
     backend.close()
     names = ["tcp://127.0.0.1:32777", "alone", "/5"]
@@ -427,7 +427,7 @@ def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetric
     for row in workers.values():
         assert (row["host"], row["process"], row["start"], row["stop"]) == (None, None, None, None)
     (note,) = [note for note in backend.notes() if "on unknown ones" in note]
-    assert "3 workers on other hosts" in note
+    assert "3 workers on hosts other than" in note
 
 
 # the sampling itself
@@ -435,7 +435,7 @@ def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetric
 
 @pytest.mark.slow
 def test_samples_are_bounded_and_keep_the_highest_memory(
-    backend: LocalMetricsBackend, monkeypatch: pytest.MonkeyPatch
+    backend: ProcessRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_SAMPLES", 50)
     backend.open(0.01)
@@ -446,12 +446,12 @@ def test_samples_are_bounded_and_keep_the_highest_memory(
     samples = backend.samples().to_pylist()
     assert sum(len(process.samples) for process in backend.processes.seen) <= 50 + len(backend.processes.seen)
     assert max(sample["memory"] for sample in samples) - psutil.Process().memory_info().rss > 250 * MB
-    assert "samples of processes were merged" in backend.notes()[0]
+    assert "process samples were merged" in backend.notes()[0]
     assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
-def test_looking_harms_no_fork(backend: LocalMetricsBackend, rounds: int) -> None:
+def test_looking_harms_no_fork(backend: ProcessRecorder, rounds: int) -> None:
     backend.open(0.0005)
     context = multiprocessing.get_context("fork")
     for _ in range(rounds):
@@ -465,9 +465,7 @@ def test_looking_harms_no_fork(backend: LocalMetricsBackend, rounds: int) -> Non
     assert backend.notes() == []
 
 
-def test_a_failure_to_look_is_noted_and_ends_nothing(
-    backend: LocalMetricsBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_to_look_is_noted_and_ends_nothing(backend: ProcessRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     backend.open(0.05)
 
     def refused() -> list[int]:
@@ -480,11 +478,11 @@ def test_a_failure_to_look_is_noted_and_ends_nothing(
     assert wait_until(lambda: backend.samples().num_rows > seen + 3)
     backend.close()
     assert len(backend.notes()) == 1
-    assert "could not be seen for a while" in backend.notes()[0]
+    assert "could not be scanned for a while" in backend.notes()[0]
 
 
-def test_tracking_by_hand_follows_this_process_and_its_children(backend: LocalMetricsBackend) -> None:
-    backend.start_tracking(0.1)
+def test_tracking_by_hand_follows_this_process_and_its_children(backend: ProcessRecorder) -> None:
+    backend.open(0.1)
     child = subprocess.Popen(["sleep", "60"])
     name = f"{socket.gethostname()}/{child.pid}"
     assert wait_until(lambda: backend.samples()["worker"].to_pylist().count(name) >= 3)
@@ -492,7 +490,8 @@ def test_tracking_by_hand_follows_this_process_and_its_children(backend: LocalMe
     child.wait()
     looked = backend.samples().num_rows
     assert wait_until(lambda: backend.samples().num_rows > looked + 1)
-    data = backend.stop_tracking()
+    backend.close()
+    data = backend.tracking_data()
     assert {process_name(), name} <= set(data["worker_memory"])
     assert len(data["worker_memory"][process_name()]) >= len(data["worker_memory"][name]) >= 3
     counts = list(data["worker_counts"].values())
@@ -504,7 +503,7 @@ def test_tracking_by_hand_follows_this_process_and_its_children(backend: LocalMe
 
 @pytest.mark.slow
 def test_parsl_s_processes_are_found_though_it_lets_go_of_them(
-    backend: LocalMetricsBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: ProcessRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsl = pytest.importorskip("parsl")
     monkeypatch.setenv("PATH", sysconfig.get_path("scripts"), prepend=os.pathsep)
@@ -521,4 +520,4 @@ def test_parsl_s_processes_are_found_though_it_lets_go_of_them(
     for worker, cpu in cpu_of(chunks).items():
         assert workers[worker]["cpu_seconds"] == pytest.approx(cpu, rel=0.05, abs=0.3)
         assert workers[worker]["threads"] == 1
-    assert [note for note in backend.notes() if "does not report how many" not in note] == []
+    assert [note for note in backend.notes() if "does not report its number of processes" not in note] == []

@@ -110,7 +110,7 @@ def test_logs_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "interchange.log").write_text("in a format of the user's own\n")
     empty, problems = managers(tmp_path)
     assert not empty.known
-    assert problems == [f"Parsl's managers are unknown: there is none in {tmp_path / 'interchange.log'}"]
+    assert problems == [f"Parsl's managers are unknown, because {tmp_path / 'interchange.log'} lists none"]
 
 
 # a real one

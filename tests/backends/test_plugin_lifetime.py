@@ -26,8 +26,9 @@ from distributed import Client, Event, wait
 from stand_ins import CLIENT, NAME, TOKEN, Scheduler
 
 from roastcoffea import MetricsCollector
-from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.dask import DaskRecorder
 from roastcoffea.backends.scheduler import ClusterPlugin
+from roastcoffea.instrument.calls import active
 from roastcoffea.log.workers import ClusterLog
 
 T = 1_700_000_000.0
@@ -133,16 +134,17 @@ INTERVAL = 0.1
 
 
 def test_no_sample_is_missing_but_where_the_loop_was_blocked(client: Client) -> None:
-    backend = DaskMetricsBackend(client)
+    backend = DaskRecorder(client)
     earliest = time.monotonic()
-    backend.start_tracking(INTERVAL)
+    backend.open(INTERVAL)
     latest = time.monotonic()
     time.sleep(0.4)
     client.run_on_scheduler(block, seconds=0.45)
     time.sleep(0.2)
     closing = time.monotonic()
-    tracking = backend.stop_tracking()
+    backend.close()
     closed = time.monotonic()
+    tracking = backend.tracking_data()
     found = backend.sampling().to_pandas()
     assert (closing - latest) // INTERVAL <= len(found) + found["missed"].sum() <= (closed - earliest) // INTERVAL + 2
     assert closing < closed - (time.time() - found["time"].iloc[-1]) + 0.05  # the last one is of the end
@@ -158,7 +160,7 @@ def test_no_sample_is_missing_but_where_the_loop_was_blocked(client: Client) -> 
         for points in tracking[field].values():
             assert [moment.timestamp() for moment, _ in points] == pytest.approx(moments)
     for field in tracking.keys() - {"worker_counts", *by_scheduler}:
-        assert tracking[field].pace == "with the samples of each worker: on Dask its heartbeats"
+        assert tracking[field].pace == "at each sample of the worker; on Dask, at its heartbeats"
 
 
 def block(seconds: float, dask_scheduler: Any = None) -> None:
@@ -262,10 +264,10 @@ def _held_on_worker(dask_worker: Any) -> list[str]:
 
 @pytest.mark.slow
 def test_an_event_that_comes_when_the_plugin_has_gone_is_forgotten(client: Any) -> None:
-    with MetricsCollector(client) as collector:
-        pass
-    client.log_event(collector.topic, {"chunk": b""})
-    assert client.get_events(collector.topic)
+    with MetricsCollector(client):
+        topic = active[-1].topic
+    client.log_event(topic, {"chunk": b""})
+    assert client.get_events(topic)
     assert wait_until(lambda: what_stays(client) == [])
 
 

@@ -64,6 +64,7 @@ def test_a_backend_learns_of_openings_and_chunks_before_it_is_asked_for_workers(
         "lifetimes": 1,
         "pauses": 0,
         "client_steps": None,
+        "worker_requests": None,
     }
     assert backend.table("sections", None, T, T + 5) is None
     (lifetime,) = tables["lifetimes"].to_pylist()

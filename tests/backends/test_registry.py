@@ -13,8 +13,8 @@ from distributed import Client
 
 from roastcoffea import MetricsCollector, load
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.dask import DaskMetricsBackend, DaskRecorder
+from roastcoffea.backends.local import ProcessRecorder
 from roastcoffea.backends.registry import BACKENDS, backend_for
 
 
@@ -65,27 +65,25 @@ def test_an_instance_says_where_and_measures_as_the_name_does(client: Client, sa
         assert measurement.run.backend == "dask"
         assert (measurement.tasks["kind"] == "processor").sum() == len(measurement.chunks) == 4
         assert len(measurement.fine_metrics) > 0
-    assert not given.was_open
+    assert given.stop_tracking()["worker_memory"] == {}  # it was not used itself
 
 
-def test_a_backend_may_be_used_without_a_collector(toys: None) -> None:
+def test_a_recorder_may_be_used_twice(toys: None) -> None:
     backend = backend_for("toy", None, None)
     for _ in range(2):
-        backend.start_tracking()
-        assert set(backend.stop_tracking()["worker_memory"]) == {"toy"}
-    with backend.create_span("mine")["context"]:
-        assert backend.get_span_metrics({"id": "mine"}) == {}
-    assert not backend.supports_fine_metrics()
+        backend.open(1.0)
+        backend.close()
+        assert set(backend.tracking_data()["worker_memory"]) == {"toy"}
 
 
 def test_a_client_means_dask_and_none_means_this_machine(client: Client) -> None:
-    assert isinstance(backend_for(None, client, None), DaskMetricsBackend)
-    assert isinstance(backend_for(None, None, None), LocalMetricsBackend)
-    assert isinstance(backend_for("local", client, None), LocalMetricsBackend)
+    assert isinstance(backend_for(None, client, None), DaskRecorder)
+    assert isinstance(backend_for(None, None, None), ProcessRecorder)
+    assert isinstance(backend_for("local", client, None), ProcessRecorder)
     given = DaskMetricsBackend(client)
     made = backend_for(given, client, None)
-    assert isinstance(made, DaskMetricsBackend)
-    assert made.name != given.name
+    assert isinstance(made, DaskRecorder)
+    assert made.name != backend_for(given, client, None).name
     with pytest.raises(ValueError, match=r"needs a distributed\.Client"):
         backend_for("dask", None, None)
     with pytest.raises(ValueError, match='unknown backend \'slurm\'; choose from "dask" and "local"'):

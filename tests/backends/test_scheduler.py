@@ -37,6 +37,7 @@ from stand_ins import STARTED as T
 
 from roastcoffea.backends.attempts import MOST_PROBLEMS
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.instrument.calls import active
 from roastcoffea.log import kinds as writer
 from roastcoffea.log.kinds import BLOCK
 from roastcoffea.log.workers import ClusterLog
@@ -152,7 +153,7 @@ def test_errors_of_the_plugin_are_counted_and_told_once() -> None:
 @pytest.mark.slow
 def test_a_run_that_lost_rows_says_so(client: Any) -> None:
     with MetricsCollector(client) as collector:
-        client.run_on_scheduler(leave_no_room, name=collector.topic)
+        client.run_on_scheduler(leave_no_room, name=active[-1].topic)
         wait(client.map(str, range(200), pure=False))
     measurement = collector.measurement
     assert measurement.run.dropped["tasks"] == 200
@@ -191,15 +192,15 @@ def test_a_thousand_messages_of_another_client_cost_nothing(client: Client, samp
     foreign = list(itertools.islice(messages_of_others(random.Random(0)), 1000))
     with Client(client.scheduler.address, set_as_default=False) as other, MetricsCollector(client) as collector:
         for message in foreign[:500]:
-            other.log_event(collector.topic, message)
+            other.log_event(active[-1].topic, message)
         runner_for(client, 4000)(sample, processor_instance=Jets())
         for message in foreign[500:]:
-            other.log_event(collector.topic, message)
-        assert wait_until(lambda: client.run_on_scheduler(refused, collector.topic) == 1000)
+            other.log_event(active[-1].topic, message)
+        assert wait_until(lambda: client.run_on_scheduler(refused, active[-1].topic) == 1000)
     measurement = collector.measurement
     assert measurement.chunks["outcome"].tolist() == ["ok"] * 4
     assert (measurement.tasks["kind"] == "processor").sum() == 4
-    assert measurement.problems == ["1,000 messages of others to the collector's topic were refused"]
+    assert measurement.problems == ["1,000 messages from other senders to the collector's topic were refused"]
     assert measurement.byte_ledger.residual == 0
 
 

@@ -45,7 +45,7 @@ def test_tasks_of_others_in_the_span_are_noticed(client: Any, sample: Any) -> No
         lasting.result()
         runner(sample, processor_instance=Jets())
     missing = collector.measurement.metrics.missing["processor_cpu_time_seconds"]
-    assert "1 task of others" in missing
+    assert "1 other task" in missing
 
 
 def pause(seconds: float) -> None:

@@ -18,6 +18,7 @@ from distributed import Client
 from processes import wait_until
 
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.instrument.calls import active
 
 STOPPED: Final = 15.0
 """Seconds, longer than any of our questions waits for its answer."""
@@ -71,9 +72,9 @@ def test_every_chunk_is_kept(cluster: Any, its_client: Client, sample: Any, tmp_
         with MetricsCollector(its_client, journal=tmp_path / "journal") as collector:
             if when == "running":
                 threading.Thread(target=lambda: wait_until(lambda: done() >= CHUNKS // 4) and stop()).start()
-            fetch = collector.fetch_records
+            fetch = active[-1].fetch_records
             if when == "leaving at once":  # between the output and the last records
-                collector.fetch_records = lambda: (stop(), fetch())
+                active[-1].fetch_records = lambda: (stop(), fetch())
             output, _ = runner_for(its_client, 1000)(sample, processor_instance=Logging(0.2, str(folders[1])))
             if when == "leaving":
                 stop()

@@ -105,7 +105,7 @@ def test_records_and_tables_of_a_real_log() -> None:
     facts = {"node-1/17": {"batch_system": "slurm", "job": "5", "job_start": attempt["start"] - 9.0}}
     placed = logs.placed(table_of_rows(CHUNK_COLUMNS, rows), facts, preprocessing=False).to_pylist()
     assert [row["worker"] for row in placed] == [attempt["worker"], "node-1/18", "node-1/19"]
-    assert problems == ["1 record of TaskVine's tasks could not be found in its logs"]
+    assert problems == ["1 record from TaskVine tasks could not be matched to its logs"]
     tasks = {task["key"]: task for task in logs.tasks().to_pylist()}
     task = tasks[placed[0]["key"]]
     assert task["run_id"] == placed[0]["run_id"]

@@ -152,3 +152,35 @@ def test_a_worker_reports_the_spans_that_are_asked_for_after_a_heartbeat() -> No
     assert answer["digests"] == {("execute", "Jets", "thread-cpu", "seconds"): 3.0}
     assert answer["counted"] == [(CPU, 2.0), (OTHER_SPAN, 7.0)]
     assert answer["running"] == [("a", [1.0, 2.0, 3.0, 0.0])]
+
+
+class Measuring:
+    """Stands for the function of a task."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.task(*arguments)
+
+
+setattr(Measuring, worker_module.STANDS_FOR, property(lambda measuring: measuring.task))
+
+
+async def waits() -> None: ...
+
+
+@pytest.mark.parametrize("function", [sum, waits])
+def test_of_a_task_of_dask_until_2024_11_the_function_is_measured(function: Any) -> None:
+    """It is in a tuple with its arguments, and comes back as it was."""
+    worker = Worker()
+    begun(worker, functions=SimpleNamespace(stand_in=Measuring))
+    half, task = worker.plugins[NAME], worker.add_task("a", run_spec=(function, ([1, 2],), {}))
+    task.annotations = {ANNOTATION: {"collectors": [NAME], "step": None}}
+    half.transition("a", "released", "waiting")
+    half.transition("a", "ready", "executing")
+    assert isinstance(task.run_spec[0], Measuring) == (function is sum)
+    if function is sum:
+        assert task.run_spec[0](*task.run_spec[1]) == 3
+    half.transition("a", "executing", "memory")
+    assert task.run_spec == (function, ([1, 2],), {})

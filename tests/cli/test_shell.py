@@ -41,6 +41,6 @@ def test_what_is_said_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[st
 
 def test_words_stand_for_paths_of_runs_each_once(drawable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(drawable.parent)
-    assert shell.paths_of([drawable.name, "by*", str(drawable)]) == [drawable.resolve()]
+    assert [path.resolve() for path in shell.paths_of([drawable.name, "by*", str(drawable)])] == [drawable.resolve()]
     with pytest.raises(RoastcoffeaError, match="nowhere"):
         shell.paths_of(["nowhere"])

@@ -256,7 +256,7 @@ def test_damaged_raw_data_are_an_error(changes: dict[str, Any], tmp_path: Path) 
 def test_other_formats_are_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "old")
     (folder / "metadata.json").write_text('{"format": "other"}')
-    with pytest.raises(MeasurementError, match=r"metadata.json is not by roastcoffea 0.1.2"):
+    with pytest.raises(MeasurementError, match=r"metadata.json was not written by roastcoffea 0.1.2"):
         load_run(folder)
     with pytest.raises(MeasurementError, match="another name"):
         save_run(load_run(written(tmp_path / "good")), tmp_path, "old", overwrite=True)

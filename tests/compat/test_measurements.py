@@ -104,7 +104,7 @@ def test_settings_come_back_with_the_metrics(tmp_path):
     assert config["bins"] == [1, 2]
     assert config["token"] != "abc"
     assert load_measurement(save_measurement({}, 0.0, 1.0, tmp_path), config=True)[3] is None
-    with pytest.raises(TypeError, match=r"config is a mapping .* not list"):
+    with pytest.raises(TypeError, match=r"config must be a mapping .* not list"):
         save_measurement({}, 0.0, 1.0, tmp_path, config=[1])
 
 
@@ -122,7 +122,7 @@ def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypat
     assert "as reported by roastcoffea 0.1.2" in first
     shown = printed("show", folder, "--all")
     assert max(map(len, shown.splitlines())) <= 80
-    for words in ("Numbers as reported by roastcoffea 0.1.2", "2,000,000", "82.6 %", "took wall time for CPU time"):
+    for words in ("Numbers as reported by roastcoffea 0.1.2", "2,000,000", "82.6 %", "used wall time as CPU time"):
         assert words in shown
     drawn = printed("plot", folder, "runtime_vs_events", "worker_count_timeline", "--out", "pictures").split()
     assert [Path(file).stat().st_size > 10_000 for file in drawn] == [True, True]

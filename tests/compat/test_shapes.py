@@ -77,7 +77,7 @@ def test_series_of_the_scheduler_have_its_pace() -> None:
     for name in tracking.keys() - at_interval:
         assert tracking[name] == before[name]
         assert "heartbeats" in paces[name]
-    assert before["worker_counts"].pace == "at each arrival, departure and sample of a worker"
+    assert before["worker_counts"].pace == "whenever a worker arrives, departs or is sampled"
 
 
 def test_samples_without_a_time_are_no_points() -> None:
@@ -131,6 +131,8 @@ def test_chunk_dictionaries() -> None:
         "interpret_seconds": 0.25,
         "compute_seconds": 1.5,
         "contention_seconds": 0.25,
+        "write_cpu_seconds": 0.0,
+        "write_wait_seconds": 0.0,
         "lock_seconds": 0.125,
         "blocked_seconds": 0.125,
         "wait_seconds": None,

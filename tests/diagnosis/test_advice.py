@@ -22,7 +22,7 @@ def test_advice_by_hand():
     assert saved(ledger) == {SAME_ATTEMPT: 400, SAME_LOOP: 300, "metadata": 200}
     assert [saving.bytes for saving in ledger.advice] == [400, 300, 200]
     borders = ledger.advice[1].text
-    assert "one chunk per file reads each once" in borders
+    assert "with one chunk per file, each is read once" in borders
     assert "align_clusters=True" in borders
     assert "in 2 chunks instead of 3" in ledger.advice[2].text
     assert all("at the cost of more memory" in saving.text for saving in ledger.advice[1:])
@@ -33,7 +33,9 @@ def test_a_basket_may_lie_in_more_than_two_chunks():
     reads = [branch_read(row["id"], "Jet_pt", 0, [400]) for row in chunks]
     [saving] = ledger_of(chunks, reads, tasks=None).advice
     assert saving.bytes == 800
-    assert saving.text.startswith("800 B were read again because baskets span chunk boundaries: one chunk per file ")
+    assert saving.text.startswith(
+        "800 B were read again because baskets span chunk boundaries: with one chunk per file, "
+    )
 
 
 def test_parquet_and_aligned_chunks_are_not_told_to_align():
@@ -59,7 +61,7 @@ def test_bytes_that_were_read_before_are_a_finding_in_the_words_of_the_format(so
     ledger = measurement.byte_ledger
     assert ledger["re-read"] / ledger.total > 0.59
     (found,) = (one for one in measurement.verdict if one.cause == "re-read")
-    assert f"were read before because {pieces} span chunk boundaries." in found.what
+    assert f"were re-read because {pieces} span chunk boundaries." in found.what
     assert found.remedy == remedy
     assert ("baskets" in found.text) == (pieces == "baskets")
     assert not measurement.verdict.healthy

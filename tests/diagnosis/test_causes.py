@@ -193,7 +193,9 @@ def test_no_verdict_contradicts_itself(seed: int) -> None:
     for finding in findings:
         parts = [part for part in (finding.what, finding.saving, finding.advice) if part]
         assert finding.remedy is None or finding.text.endswith(f": {finding.remedy}")
-        assert all(part[0].isupper() or part[0].isdigit() or part.startswith("chunksize=") for part in parts), parts
+        assert all(
+            part[0].isupper() or part[0].isdigit() or part.startswith(("chunksize=", "process()")) for part in parts
+        ), parts
         assert finding.what.endswith(".")
         assert str(finding) == repr(finding) == f"{finding.cause}: {finding.text}"
         assert not re.search(r"\bNone\b|nan|Finding\(|  ", finding.text)
@@ -225,7 +227,8 @@ def test_no_finding_saves_more_than_its_rows_have_and_one_chunk_size_is_advised(
             share = finding.seconds / measurement.metrics["elapsed_time_seconds"]
             assert share <= sum(finding.rows.values()) / ledger.total * (1 + 1e-9), finding
         for row, seconds in finding.rows.items():
-            assert seconds <= ledger.get(row, ledger.total) + 1e-6, finding
+            # the ledger lacks the threads of workers that did not arrive
+            assert seconds <= ledger.get(row, ledger.total) + 1e-6 or finding.cause == "missing workers", finding
 
 
 def test_without_a_replay_nothing_saves_more_than_its_own_rows() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from made_runs import Plan, made_run, plan, savings_of, with_call
+from made_runs import Plan, in_two_calls, made_run, plan, savings_of, with_call
 
 from roastcoffea.diagnosis.chunk_size import ChunkSize, largest_file, recommended
 from roastcoffea.diagnosis.completeness import TARGET, Fit
@@ -59,7 +59,7 @@ def test_few_long_chunks_are_cut() -> None:
 def test_good_chunks_are_kept() -> None:
     size = found(equal(3.0, 50_000, 32, opening=0.01))
     assert (size.size, size.line) == (None, None)
-    assert size.reason == "no other size saves more than the error of the prediction"
+    assert size.reason == "no other size saves more than the prediction error"
 
 
 def test_no_size_is_beyond_the_largest_file_or_the_memory() -> None:
@@ -80,7 +80,7 @@ def test_chunks_that_do_not_fit_are_cut_whatever_that_costs() -> None:
     size = found(equal(3.0, 50_000, 32), memory=memory)
     assert size.size is not None
     assert size.size <= 12_000
-    assert size.reason == "workers already lack memory with the present chunks"
+    assert size.reason == "workers are already short of memory with the current chunks"
 
 
 def test_entries_that_were_seen_of_a_file_are_not_its_size() -> None:
@@ -124,3 +124,14 @@ def test_chunks_without_events_have_no_size_but_a_verdict() -> None:
     assert recommended(savings_of(run)).reason == "no chunk has events"
     measurement = Measurement(run)
     assert (measurement.bound, measurement.verdict.absent) == ("compute", None)
+
+
+def test_tasks_without_events_have_no_other_size() -> None:
+    """As those that look into files first: the size is that of the chunks with events, of which none is lost."""
+    chunks = equal(0.1, 500, 128, opening=0.3)
+    before = [plan(0.1, events=0, file=file) for file in "ab" * 4]
+    size = recommended(savings_of(in_two_calls(made_run([*before, *chunks], 2), len(before))))
+    alone = found(chunks)
+    assert size.now == alone.now == 500
+    assert size.size == alone.size
+    assert size.saving.seconds == pytest.approx(alone.saving.seconds, rel=0.05)

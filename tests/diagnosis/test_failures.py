@@ -69,7 +69,7 @@ def test_failures_of_one_worker_are_its_own() -> None:
     assert (kind, name, seconds) == ("worker", "w3", evidence.seconds)
     assert factor is not None
     assert factor > 2
-    assert "11 attempts failed, all on worker w3; 11 of 11 chunks succeeded in another attempt." in said(evidence).what
+    assert "11 attempts failed, all on worker w3; 11 of 11 chunks succeeded on another attempt." in said(evidence).what
     assert "Check worker w3" in said(evidence).advice
 
 
@@ -95,8 +95,8 @@ def test_few_failures_in_one_place_are_said_to_be_there() -> None:
     fails = iter([True, False, False, False, False, False, True] + [False] * 200)
     evidence = run_in_which(lambda *_: next(fails))
     assert evidence.cluster is None
-    assert said(evidence).what.startswith("2 attempts failed, all on file f0.root;")
-    assert said(evidence).advice.startswith("Fix the error, but so few may be on file f0.root by chance;")
+    assert said(evidence).what.startswith("2 attempts failed, all with file f0.root;")
+    assert said(evidence).advice.startswith("Fix the error: with so few failures, file f0.root may be a coincidence;")
 
 
 def test_a_single_failure_is_no_cluster() -> None:
@@ -105,7 +105,7 @@ def test_a_single_failure_is_no_cluster() -> None:
     once = iter([True] + [False] * 200)
     single = run_in_which(lambda *_: next(once))
     assert (single.cluster, single.common) == (None, None)
-    assert said(single).advice == "Fix the error; `measurement.failed` lists them."
+    assert said(single).advice == "Fix the error; `measurement.failed` lists all attempts."
 
 
 def test_an_interrupt_is_no_failure() -> None:
@@ -141,7 +141,7 @@ def test_first_attempts_that_raise(client: Client, sample: Any, tmp_path: Path) 
     chunks = collector.measurement.chunks
     assert evidence.seconds == pytest.approx(chunks["wall_seconds"][chunks["outcome"] == "error"].sum())
     # they may all be on one of the files by chance
-    again = r"4 attempts failed(, all on file \S+)?; 4 of 4 chunks succeeded in another attempt\."
+    again = r"4 attempts failed(, all with file \S+)?; 4 of 4 chunks succeeded on another attempt\."
     assert re.match(again, said(evidence).what)
     assert "Most common error (4 times): OSError: planted, once." in said(evidence).what
     assert collector.measurement.metrics.evaluator.value("incompleteness").complete

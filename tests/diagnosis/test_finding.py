@@ -71,6 +71,7 @@ def test_other_programs_get_plain_data() -> None:
         "what": finding().what,
         "advice": "Cache the dataset nearby.",
         "seconds": 3.0,
+        "left": None,
         "interval": [2.0, 4.0],
         "at_most": False,
         "culprits": [{"kind": "endpoint", "name": "far.org", "seconds": 12.0, "factor": None, "label": None}],
@@ -79,7 +80,7 @@ def test_other_programs_get_plain_data() -> None:
         "elapsed": 10.0,
         "severity": "high",
         "text": finding().text,
-        "page": "limited/storage",
+        "page": "limited/storage#storage",
     }
 
 
@@ -96,6 +97,13 @@ def test_a_verdict_has_a_line_for_each_finding_and_one_for_all() -> None:
     assert items(two)[-1] == "Fixing all of them saves about 6 s of 10 s."
     assert two.together == 6.0
     assert two.sheets()[0].title == "verdict"
+
+
+def test_an_upper_limit_close_to_the_whole_run_is_not_printed() -> None:
+    both = [finding(at_most=True), finding(cause="client", seconds=4.0)]
+    (*_, last), last_of_most = (items(Verdict(both, together=each, elapsed=10.0)) for each in (8.0, 8.1))
+    assert last == "Fixing all of them saves at most 8 s of 10 s."
+    assert last_of_most == [str(each) for each in both]
 
 
 def test_what_the_measurement_lacks_comes_first() -> None:

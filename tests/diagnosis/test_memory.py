@@ -59,7 +59,7 @@ def test_without_a_limit_or_a_need_no_size_is_told() -> None:
     run = run_with("B", samples={"B": 810}, limit=None)
     without_limit = evidence_of(run)
     assert (without_limit.fit, without_limit.fit_absent) == (None, "no worker has a memory limit")
-    assert "which size fits is unknown: no worker has a memory limit" in said(run).advice
+    assert "the size that would fit is unknown: no worker has a memory limit" in said(run).advice
 
 
 def test_a_run_without_trouble_says_so() -> None:

@@ -99,7 +99,7 @@ def waiting_scheduler(run: Run) -> Run:
 CASES: Final = [
     ("storage", local, "threads per core", "Cache the dataset nearby"),
     ("storage", lambda run: made_run([plan(0.5, read=1.5)] * 4, 4), "threads per core", "Move the files"),
-    ("metadata", of_schema("BaseSchema"), "schema with fewer", "Keep the files nearer"),
+    ("metadata", of_schema("BaseSchema"), "schema with fewer", "Read the files from nearer storage"),
     ("interpretation", one_branch, "Read fewer branches", "fewer events"),
     ("contention", lambda run: made_run([plan(1.0, core_wait=1.0)] * 8, 2, others=0.0), "Stop other", "Leave a core"),
     (
@@ -113,19 +113,24 @@ CASES: Final = [
     ("transfer", plain, "treereduction", "Return smaller results"),
     ("transfer", plain, "histograms", "Return smaller results"),
     ("merge", without_calls, "treereduction", "Return smaller results"),
-    ("start-up", local, "Keep the processes", "let the same one process more"),
-    ("start-up", with_pool(None), "Keep the processes", "let the same one process more"),
-    ("start-up", with_pool("ThreadPoolExecutor"), "get_reusable_executor", "let the same one process more"),
-    ("start-up", lambda run: local(run, "ParslExecutor"), "Keep the processes", "let the same one process more"),
+    ("start-up", local, "Reuse the processes", "have each process run more"),
+    ("start-up", with_pool(None), "Reuse the processes", "have each process run more"),
+    ("start-up", with_pool("ThreadPoolExecutor"), "get_reusable_executor", "have each process run more"),
+    ("start-up", lambda run: local(run, "ParslExecutor"), "Reuse the processes", "have each process run more"),
     ("tail", plain, "chunk", "tasks"),
     ("client", lambda run: client_before(), "Start workers", "Enter the `with`"),
     ("client", lambda run: plain(client_before()), "chunks", "Enter the `with`"),
     ("client", lambda run: client_between(), "fewer Runner calls", "smaller output"),
     ("client", lambda run: plain(client_between()), "Runner", "submit many at once"),
-    ("client", lambda run: client_before(in_call=True), "Enter the `with`", "The Runner prepares until then"),
+    (
+        "client",
+        lambda run: client_before(in_call=True),
+        "Enter the `with`",
+        "The Runner is preparing for most of this time",
+    ),
     ("client", lambda run: traced(client_between(), 18.0), "smaller output", "trace=trace"),
     ("client", lambda run: traced(client_between(), 2.0), "trace=trace", "smaller output"),
-    ("client", local, "cluster", "Leave the collector"),
+    ("client", local, "cluster", "Exit the collector"),
     ("serialization", without_calls, "processor", "functions"),
 ]
 """Cause, what becomes of the run that it limits, what must not be said of that, and what is said."""
@@ -155,7 +160,7 @@ def test_a_remedy_that_does_not_apply_is_not_given(
         ("tail", lambda run: run, "chunksize=25000"),
         ("merge", lambda run: run, "treereduction"),
         ("start-up", with_pool("ProcessPoolExecutor"), "pool=loky.get_reusable_executor(max_workers=1)"),
-        ("start-up", lambda run: run, "preload of the workers"),
+        ("start-up", lambda run: run, "worker preload"),
     ],
 )
 def test_a_remedy_that_applies_is_given(cause: str, change: Callable[[Run], Run], said: str) -> None:
@@ -224,6 +229,7 @@ FOR_ANY_RUN: Final = {
     "decompression": "only found where much was decompressed",
     "failures": "names what failed",
     "memory grows": "none without a cluster, whose workers can be restarted",
+    "missing workers": "needs jobs without a worker: tests/diagnosis/findings/test_absent_workers.py",
     "missing data": "made of what is missing: tests/diagnosis/test_completeness.py",
     "other tasks": "only found beside Runner calls",
     "re-read": "says why it was read again: tests/diagnosis/test_advice.py",
@@ -233,6 +239,9 @@ FOR_ANY_RUN: Final = {
     "slow dataset": "tests/diagnosis/findings/test_slow_places.py",
     "slow endpoint": "only found with several servers",
     "slow host": "only found with several hosts",
+    "slows down": "tests/diagnosis/findings/test_slowing.py",
+    "stuck worker": "names workers of the run: tests/diagnosis/findings/test_absent_workers.py",
+    "writing": "tests/diagnosis/findings/test_writing.py",
     "time limit": "only found for workers that a limit ended",
 }
 """Causes whose remedy applies wherever they are found, and why."""

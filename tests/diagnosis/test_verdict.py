@@ -60,11 +60,11 @@ def test_findings_are_plain_data_in_the_metrics_of_other_programs(tmp_path: Path
 
 def test_nothing_is_said_of_idle_time_where_rows_are_lacking() -> None:
     measurement = Measurement(handmade_run(attempts={"merge": 5}))
-    assert any("4 attempts of merge tasks" in reason for reason in measurement.verdict.incomplete)
+    assert any("4 merge task attempts" in reason for reason in measurement.verdict.incomplete)
     assert [finding.cause for finding in measurement.verdict] == ["missing data", "memory"]
     assert not Measurement(handmade_run(attempts={"merge": 5}, pauses=None)).verdict.healthy
     assert measurement.bound is None
-    assert "4 attempts of merge tasks" in measurement.metrics.missing["bound"]
+    assert "4 merge task attempts" in measurement.metrics.missing["bound"]
 
 
 def test_a_run_that_computes_is_healthy() -> None:
@@ -80,7 +80,7 @@ def test_the_bottleneck_is_in_the_words_of_findings() -> None:
     assert next(iter(amounts)) == measurement.bound == "storage"
     assert amounts["storage"] == pytest.approx(24.0)
     assert sum(amounts.values()) == pytest.approx(measurement.time_ledger.total)
-    assert measurement.verdict.sheets()[0].title == "bottleneck: storage (57.1 % of thread time)"
+    assert measurement.verdict.sheets()[0].title == "bottleneck: storage (57 % of thread time)"
 
 
 def test_findings_show_themselves() -> None:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
 import pytest
-from coffea.nanoevents import BaseSchema
+import uproot
+from coffea import processor
+from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, Runner
 from releases import RELEASE, Processor
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.generations import UNMARKED, captured_error, marker_of_opening, output_of
+from roastcoffea.generations import (
+    UNMARKED,
+    arguments_of,
+    captured_error,
+    factory_of,
+    marker_of_opening,
+    opens_itself,
+    output_of,
+    runner_and_executor,
+    with_arguments,
+)
 
 
 class Reading(Processor):
@@ -67,3 +80,70 @@ def test_time_before_process_is_opening_and_the_bytes_of_preprocessing_are_known
         assert metrics.missing["chunk_build_seconds"] == UNMARKED
         with pytest.raises(KeyError, match="since 2025"):
             metrics["chunk_build_seconds"]
+
+
+def work_of_07(schema: Any, name: str, item: Any, processor_instance: Any) -> dict[str, Any]:
+    """What coffea 0.7 does with a chunk: it opens the file itself, without options."""
+    found = {"entry_start": item.entrystart, "entry_stop": item.entrystop}
+    with uproot.open({item.filename: None}) as file:
+        events = NanoEventsFactory.from_root(file, treepath=name, schemaclass=schema, **found).events()
+        return {"out": processor_instance.process(events), "processed": {item}}
+
+
+def run_of_07(runner: Any, fileset: Any, processor_instance: Any) -> Any:
+    """A Runner call of coffea 0.7: the closure has all arguments but the processor by place."""
+    chunks = list(runner.preprocess(fileset, treename="Events"))
+    closure = partial(work_of_07, runner.schema, "Events", processor_instance=processor_instance)
+    executor = runner.executor.copy(function_name=type(processor_instance).__name__)
+    return executor(chunks, closure, None)[0]["out"]
+
+
+def test_files_that_coffea_opens_without_options_are_metered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "run", run_of_07)
+    path = write_tree(tmp_path / "a.root")
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=1000, metadata_cache={})
+    fileset = {"a": {"files": {str(path): "Events"}}}
+    plain = runner.run(fileset, Reading())
+    with MetricsCollector() as collector:
+        assert runner.run(fileset, Reading()) == plain
+    measurement = collector.measurement
+    with uproot.open(f"{path}:Events") as tree:
+        baskets = sum(tree["f0"].basket_compressed_bytes(basket) for basket in range(tree["f0"].num_baskets))
+    ledger = measurement.byte_ledger
+    assert ledger["payload"] == ledger.by("branch")["payload"]["f0"] == baskets
+    assert ledger["metadata"] > 0
+    assert ledger.residual == ledger["other files"] == 0
+    assert (measurement.chunks["bytes_unmetered"] == 0).all()
+    assert measurement.problems == ledger.certificate.reasons == []
+
+
+def by_place(one: int, two: int, item: str, three: int = 3) -> tuple[Any, ...]:
+    return one, two, item, three
+
+
+def test_arguments_by_place_are_replaced_where_they_are() -> None:
+    closure = partial(by_place, 1, 2, three=4)
+    assert arguments_of(closure) == {"one": 1, "two": 2, "three": 4}
+    assert with_arguments(closure, {"two": 20, "three": 40})("item") == (1, 20, "item", 40)
+    assert closure("item") == (1, 2, "item", 4)
+    named = partial(by_place, one=1, two=2)
+    assert arguments_of(named) == {"one": 1, "two": 2}
+    assert with_arguments(named, {"three": 5})(item="item") == (1, 2, "item", 5)
+    assert arguments_of(len) == {}
+
+
+def test_coffea_opens_itself_where_it_takes_no_options() -> None:
+    assert opens_itself({"schema": None})
+    assert not opens_itself({"uproot_options": {}})
+    assert not opens_itself({})
+
+
+def test_events_of_awkward_1_have_their_factory_among_their_behavior() -> None:
+    assert factory_of(SimpleNamespace(attrs={"@events_factory": 1})) == 1
+    assert factory_of(SimpleNamespace(behavior={"__events_factory__": 2})) == 2
+
+
+def test_coffea_2024_has_no_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runner_and_executor() == (Runner, IterativeExecutor.__mro__[1])
+    monkeypatch.delattr(processor, "Runner")
+    assert runner_and_executor() is None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import awkward as ak
+import pytest
+import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from releases import Processor
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.generations import READS_ON, column_readers
+from roastcoffea.generations import READS_ON, classes_of_ntuples, column_readers
+from roastcoffea.instrument.meter.formats import BranchShadow, Meter
 from roastcoffea.measurement import Measurement
 
 
@@ -48,6 +52,28 @@ def test_the_installed_one_has_these_methods() -> None:
     readers = column_readers(Ntuple)
     assert callable(getattr(Ntuple, readers.of_clusters))
     assert callable(getattr(Ntuple, readers.of_cluster))
+
+
+def test_uproot_4_has_no_ntuples(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert classes_of_ntuples() is not None
+    monkeypatch.setitem(sys.modules, "uproot.behaviors.RNTuple", None)
+    assert classes_of_ntuples() is None
+
+
+class MappingOf07:
+    """The mapping of coffea 0.7 has no executors: uproot's own read a branch."""
+
+    def extract_column(self, branch: Any, start: int, stop: int) -> Any:
+        return branch.array(entry_start=start, entry_stop=stop)
+
+
+def test_branches_that_a_mapping_reads_without_executors_are_metered(tmp_path: Path) -> None:
+    meter = Meter()
+    with uproot.open({write_tree(tmp_path / "a.root"): "Events"}) as tree:
+        branch = tree["f0"]
+        column = BranchShadow(MappingOf07().extract_column, meter)(branch, 0, branch.num_entries)
+        assert column.tolist() == branch.array().tolist()
+        assert meter.payload == sum(branch.basket_compressed_bytes(basket) for basket in range(branch.num_baskets)) > 0
 
 
 def test_what_is_read_behind_a_chunk_is_told_of_those_that_do(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_folder_that_takes_nothing_costs_no_record(
             home.take(packed)
     assert home.chunks({"ours"})["id"].to_pylist() == [1]
     (problem,) = home.problems
-    assert "cannot be written: Is a directory" in problem
+    assert "cannot be written to: Is a directory" in problem
     assert [line.getMessage() for line in caplog.records] == [problem]
 
 

@@ -109,7 +109,7 @@ def test_a_call_out_of_reach_takes_nothing_from_the_others(
         for ledger in (found.byte_ledger, found.time_ledger):
             (reason,) = [reason for reason in ledger.certificate.reasons if "were not recorded" in reason]
             assert ("IterativeExecutor" if kind == "local" else "Refusing") in reason
-            assert "1 Runner call of Jets: " in reason
+            assert "1 Runner call for Jets: " in reason
             assert "% of the wall time" in reason
             assert all("left no record" not in reason for reason in ledger.certificate.reasons)
         assert abs(found.time_ledger.residual) < 0.01 * found.time_ledger.total

@@ -126,7 +126,7 @@ def test_a_name_that_is_given() -> None:
     assert given_name(None) is None
     assert given_name("  zmumu \n 2018 ") == "zmumu 2018"
     for blank in ("", " \n", "\x1b"):
-        with pytest.raises(ValueError, match="visible letter"):
+        with pytest.raises(ValueError, match="visible character"):
             given_name(blank)
     with pytest.raises(TypeError, match="int: 7"):
         given_name(7)  # type: ignore[arg-type]

@@ -251,7 +251,7 @@ def test_what_is_open_at_the_end_is_told_and_not_counted_and_leaves_nothing_behi
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
     assert list(by_name(chunk)) == ["generator/sized/a"]
     assert sorted(chunk.sections.problems) == [
-        f"section '{name}' was still open at the end of its chunk: that pass is not counted"
+        f"section '{name}' was still open at the end of its chunk: that entry is not counted"
         for name in ("generator", "sized")
     ]
     for generator in generators:
@@ -290,7 +290,7 @@ def test_a_gauge_that_fails_is_told_and_the_analysis_goes_on(chunk: OpenChunk) -
         with track_bytes("a"):
             done = True
     assert done
-    assert chunk.sections.problems == ["a pass through a section was not counted: ValueError: planted"]
+    assert chunk.sections.problems == ["an entry into a section was not counted: ValueError: planted"]
 
 
 def test_names_made_in_a_loop_are_bounded(chunk: OpenChunk) -> None:

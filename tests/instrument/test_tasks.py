@@ -141,7 +141,7 @@ def test_events_of_a_result(path: Path) -> None:
 def test_events_that_cannot_be_told_are_missing(path: Path, events: Any) -> None:
     measurement = measurement_of(lambda: {"sum": total(path) + 0.5}, events=events)
     assert "total_events" in measurement.metrics.missing
-    assert any("events of a task are not known" in problem for problem in measurement.problems)
+    assert any("number of events is unknown" in problem for problem in measurement.problems)
 
 
 def test_a_task_that_stands_for_another_is_that_one_to_others() -> None:
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_opened_is_a_failed_read(kind: str, path: Path, tm
         assert ledger.certificate.reasons == []
         assert abs(measurement.time_ledger.residual) < 1e-3
         (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
-        assert finding.what.startswith(f"1 file could not be opened in tasks that went on ({name})")
+        assert finding.what.startswith(f"1 file could not be opened in tasks that continued ({name})")
     if kind != "parquet":
         good = measurement_of(total, path).byte_ledger
         assert (both.byte_ledger["payload"], both.byte_ledger["metadata"]) == (good["payload"], good["metadata"])
@@ -234,11 +234,11 @@ def test_a_file_that_another_function_could_open_is_missing_in_the_first(
         second = [again(path), again(late)]
     assert first == [second[0], 0.0]
     findings = {one.cause: one for one in collector.measurement.verdict}
-    assert findings["missing data"].what.startswith(f"1 file could not be opened in tasks that went on ({late})")
-    assert findings["re-read"].what.endswith(" were read before by another function.")
+    assert findings["missing data"].what.startswith(f"1 file could not be opened in tasks that continued ({late})")
+    assert findings["re-read"].what.endswith(" were re-read by another function.")
     assert "dataset" not in findings["re-read"].advice
     collector.measurement.print_summary()
-    assert "1 file could not be opened in tasks that went on" in " ".join(capsys.readouterr().out.split())
+    assert "1 file could not be opened in tasks that continued" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

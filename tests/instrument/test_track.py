@@ -61,9 +61,9 @@ def test_all_ways_to_call(chunk: OpenChunk, track: Callable[..., Any]) -> None:
 def test_a_wrong_call_is_the_users_to_see_with_and_without_a_collector(
     track: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    with pytest.raises(TypeError, match=rf"{track.__name__} takes the name of a section.*{track.__name__}\(self, "):
+    with pytest.raises(TypeError, match=rf"{track.__name__} takes the section name.*{track.__name__}\(self, "):
         track(*arguments)
-    with open_chunk(OpenChunk()), pytest.raises(TypeError, match="it was given"):
+    with open_chunk(OpenChunk()), pytest.raises(TypeError, match="got "):
         track(*arguments)
 
 

@@ -71,13 +71,13 @@ def test_what_is_not_a_number_stays_so(chunk: OpenChunk) -> None:
 
 @pytest.mark.parametrize("value", [[1], np.array([1, 2]), ak.Array([1]), {"a": 1}, 1j, b"x", object()])
 def test_what_is_no_scalar_is_refused_with_its_name(value: Any) -> None:
-    with pytest.raises(TypeError, match=f"'jets' was given {type(value).__name__}"):
+    with pytest.raises(TypeError, match=f"got {type(value).__name__} for 'jets'"):
         record("jets", value)
 
 
 @pytest.mark.parametrize("name", ["", 3, None, b"jets"])
 def test_names_are_text(name: Any) -> None:
-    with pytest.raises(TypeError, match="name of a value as text, first; it was given"):
+    with pytest.raises(TypeError, match="as its first argument; got"):
         record(name, 1)
 
 
@@ -95,7 +95,7 @@ def test_names_that_are_made_in_a_loop_are_bounded(chunk: OpenChunk) -> None:
     assert len(kept(chunk)) == MOST_VALUES
     assert kept(chunk)["event 0"] == "again"
     (problem,) = chunk.sections.problems
-    assert problem == f"a chunk recorded more than {MOST_VALUES} different values: the rest is not kept"
+    assert problem == f"a chunk recorded more than {MOST_VALUES} different values: the rest are not kept"
 
 
 def test_secrets_and_long_texts_are_cut_out(chunk: OpenChunk) -> None:

@@ -39,7 +39,7 @@ class Spent(NamedTuple):
     cpu: float
     delay: float
     others: float
-    """CPU time of other threads of the process."""
+    """CPU time of other threads in the process."""
     parts: dict[str, float]
 
     @property
@@ -170,9 +170,10 @@ def test_a_thread_that_sleeps_while_others_compute_is_blocked() -> None:
 @pytest.mark.parametrize("shown", [[None, None], [1.0, None]])
 def test_where_nothing_tells_of_the_core_waiting_is_one(shown: list[float | None]) -> None:
     waits = Waits(Tally(), Clock(shown))  # type: ignore[arg-type]
-    assert waits.parts(3.0, 1.0, 0.5) == {"wait_seconds": 1.5}
+    assert waits.parts(3.0, 1.0, 0.5) == {"wait_seconds": 1.5, "write_wait_seconds": 0.0}
 
 
 def test_no_part_is_more_than_there_was() -> None:
     waits = Waits(Tally(), Clock([1.0, 9.0]))  # type: ignore[arg-type]
-    assert waits.parts(3.0, 1.0, 0.5) == {"contention_seconds": 1.5, "lock_seconds": 0.0, "blocked_seconds": 0.0}
+    parts = {"contention_seconds": 1.5, "lock_seconds": 0.0, "blocked_seconds": 0.0, "write_wait_seconds": 0.0}
+    assert waits.parts(3.0, 1.0, 0.5) == parts

@@ -25,8 +25,8 @@ def test_tasks_and_workers_with_impossible_times() -> None:
     assert log.attempts.table(0.0)["start"].to_pylist() == [None, T]
     assert log.workers.lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [None]
     assert log.problems == [
-        "1 task ended before they started: their times were discarded",
-        "1 CPU time of workers was impossible and discarded",
+        "1 task ended before starting: their times were discarded",
+        "1 worker CPU time was impossible and discarded",
     ]
 
 

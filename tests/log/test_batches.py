@@ -117,7 +117,7 @@ def test_a_text_that_no_column_can_have_takes_no_other_record_with_it() -> None:
     assert home.tally.chunks == 2
     assert home.chunks({CALL})["file"].to_pylist() == ["a.root", "b.root"]
     (problem,) = home.problems
-    assert "1 records of chunks could not be read and are left out" in problem
+    assert "1 chunk records could not be read and are left out" in problem
 
 
 def test_what_waits_is_counted_when_it_is_asked_for() -> None:

@@ -79,8 +79,8 @@ def test_counts_of_what_lacks_a_record(seed: int) -> None:
     assert [problem.split(" have no")[0] for problem in of_chunks] == [
         f"{number - ended_of[call]} of {number} chunks" for call, number in {"a": 50, "b": 60}.items()
     ]
-    assert [problem.split(": the sums")[0] for problem in of_attempts] == [
-        f"{counted(number, 'attempt')} of chunks left no record (the task's outcome: {outcome})"
+    assert [problem.split(": sums")[0] for problem in of_attempts] == [
+        f"{counted(number, 'chunk attempt')} left no record (task outcome: {outcome})"
         for outcome, number in lacking.items()
     ]
 
@@ -97,8 +97,8 @@ def asked_twice(files: dict[str, int]) -> Any:
     return table_of_rows(ASKED_COLUMNS, [*rows, *others, *alike])
 
 
-EQUAL = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
-DROPPED, REFUSED = "records dropped on the scheduler", "refused entries of the scheduler's log"
+EQUAL = "equal to another chunk (file listed twice; one task in Dask, two in coffea's report)"
+DROPPED, REFUSED = "records dropped on the scheduler", "refused scheduler log entries"
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_disk_that_hangs_ends_it_and_holds_nobody_up(
     for _ in range(10):
         writer.write(RECORDS, b"x" * 1000)
     assert len(notes) == 1
-    assert "does not keep up" in notes[0]
+    assert "cannot keep up" in notes[0]
 
 
 @contextmanager

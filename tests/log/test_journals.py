@@ -92,7 +92,10 @@ def test_nothing_is_read_behind_a_missing_or_damaged_file(tmp_path: Path, monkey
     assert entries == ENTRIES[:1]
     assert "damaged" in problems[0]
     second.unlink()
-    assert read(folder) == (ENTRIES[:1], ["the journal ends before 000003.arrows: the file before it is missing"])
+    assert read(folder) == (
+        ENTRIES[:1],
+        ["the journal ends before 000003.arrows, because the file before it is missing"],
+    )
     first.unlink()
     assert read(folder)[0] == []
 
@@ -114,7 +117,7 @@ def test_a_newer_form_says_what_wrote_it(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as newer:
         newer.setattr(journals, "SCHEMA", journals.SCHEMA + 1)
         folder = made(tmp_path / "newer")
-    with pytest.raises(JournalError, match="in form 2, and this version reads form 1"):
+    with pytest.raises(JournalError, match="in format 2, but this version reads format 1"):
         journal_in(folder)
 
 
@@ -308,6 +311,6 @@ def test_a_run_that_was_recovered_while_it_went_on_is_recovered_whole_later(tmp_
     with writing(tmp_path / "one") as process:
         shutil.rmtree(tmp_path / "one")
         output, _ = process.communicate("\n")
-        assert "was removed while the run went on" in output
+        assert "was removed during the run" in output
     (journal,), _ = journals_in(tmp_path)
     assert [entry.data for entry in journal.entries()] == [b"before", b"after"]

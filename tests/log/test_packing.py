@@ -214,7 +214,7 @@ def test_a_record_that_does_not_fit_is_left_out_and_told(bad: dict[str, Any]) ->
     for _ in range(2):
         assert home.chunks({"ours"})["id"].to_pylist() == [1, 2, 3, 5, 6, 8, 9]
         (problem,) = home.problems
-        assert "2 records of chunks could not be read and are left out" in problem
+        assert "2 chunk records could not be read and are left out" in problem
 
 
 def test_branches_and_sections_that_do_not_fit_are_left_out_and_told() -> None:
@@ -229,8 +229,8 @@ def test_branches_and_sections_that_do_not_fit_are_left_out_and_told() -> None:
     assert home.branch_reads(chunks)["chunk"].to_pylist() == [1, 3]
     assert home.sections(chunks)["name"].to_pylist() == ["jets"]
     branches, sections = home.problems
-    assert "1 records of branches" in branches
-    assert "1 records of sections" in sections
+    assert "1 branch records" in branches
+    assert "1 section records" in sections
 
 
 def test_records_that_cannot_be_unpacked_are_told() -> None:

@@ -63,7 +63,7 @@ def test_what_is_damaged_is_left_out_and_said(damaged: Any) -> None:
     assert len(chunks) == 2
     assert received.profile(chunks)["seconds"].to_pylist() == [0.2, 0.1]
     (problem,) = received.problems
-    assert problem.startswith("the profile of an attempt could not be read")
+    assert problem.startswith("an attempt's profile could not be read")
 
 
 def test_a_record_that_comes_twice_counts_once() -> None:

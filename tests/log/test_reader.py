@@ -85,4 +85,4 @@ def test_kinds_that_nobody_knows_and_ends_that_are_missing_are_reported() -> Non
     assert "kind 254" in read("monitor", [(unknown, b"?"), *entries()]).problems[-1]
     log = ClusterLog()
     log.feed(struct.pack(kinds.HEADER, kinds.STRING.code, 1) + b"a" + kinds.STRING.code)
-    assert "the end of a piece" in log.problems[-1]
+    assert "a truncated header" in log.problems[-1]

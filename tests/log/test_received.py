@@ -109,7 +109,7 @@ def test_a_record_without_an_identity_is_told_unless_it_has_only_problems() -> N
     del nameless["id"]
     received.take(packed_records([{"problems": ["the meter failed"]}, nameless, chunk(2)]))
     assert len(received.chunks({CALL})) == 1
-    assert received.problems == ["the meter failed", "a record of a chunk has no identity, and is left out"]
+    assert received.problems == ["the meter failed", "a chunk record has no ID and is left out"]
 
 
 def test_an_item_that_does_not_fit_takes_no_other_with_it() -> None:

@@ -138,7 +138,7 @@ def test_a_worker_that_is_not_there_after_a_gap_ends_where_it_began() -> None:
 
 def test_a_sample_of_no_worker_is_refused() -> None:
     log = worker_log(ARRIVED)
-    with pytest.raises(LookupError, match="it is of no worker"):
+    with pytest.raises(LookupError, match="it has no worker"):
         log.readers[kinds.SAMPLE](packed(kinds.SAMPLE.fields, worker=kinds.NO_STRING))
     with pytest.raises(struct.error):
         log.readers[kinds.SAMPLE](b"")

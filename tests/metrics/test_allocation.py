@@ -77,8 +77,8 @@ def test_what_is_unknown_is_missing_with_its_reason() -> None:
     metrics = measured(life("a", 0, 100), life("b", 0, 100, "2", job_cores=None)).metrics
     assert metrics["num_jobs"] == 2
     assert metrics.missing["core_seconds_charged"] == "unknown for 1 of 2 batch jobs"
-    assert metrics.missing["job_queue_seconds"] == "no job tells when it was submitted"
-    assert metrics.missing["job_shutdown_seconds"] == "no job ended in the run"
+    assert metrics.missing["job_queue_seconds"] == "no job reports when it was submitted"
+    assert metrics.missing["job_shutdown_seconds"] == "no job ended during the run"
 
 
 def test_jobs_of_merged_runs_are_charged_within_their_own_run() -> None:

@@ -16,7 +16,7 @@ def metrics() -> Metrics:
 def test_a_deviation_takes_two() -> None:
     metrics = evaluate(with_chunks(CHUNKS[0]))
     assert metrics["chunk_duration_mean"] == 2.0
-    assert metrics.missing["chunk_duration_std"] == "a deviation needs two chunks"
+    assert metrics.missing["chunk_duration_std"] == "a standard deviation needs at least two chunks"
 
 
 def test_memory_that_was_not_measured() -> None:
@@ -83,4 +83,4 @@ def test_phases_that_an_attempt_did_not_come_to_count_as_nothing() -> None:
 def test_phases_that_were_not_measured_are_missing() -> None:
     metrics = evaluate(with_chunks(chunk("d", "k", 1, "ok", open_seconds=0.5)))
     assert metrics["chunk_open_seconds"] == 0.5
-    assert metrics.missing["chunk_compute_seconds"] == "unknown for 1 of 1 attempts of chunks"
+    assert metrics.missing["chunk_compute_seconds"] == "unknown for 1 of 1 chunk attempts"

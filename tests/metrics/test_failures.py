@@ -55,7 +55,7 @@ def test_what_is_missing_can_be_run_again(measurement):
 @pytest.mark.parametrize("fileset", ["x", ["mc"]])
 def test_what_is_no_fileset_is_refused(measurement, fileset):
     for missing in (measurement.missing_fileset, measurement.missing_items):
-        with pytest.raises(TypeError, match="pass the fileset of the run, a mapping from dataset names to files"):
+        with pytest.raises(TypeError, match="pass the run's fileset, a mapping from dataset names to files"):
             missing(fileset)
 
 

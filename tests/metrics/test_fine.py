@@ -17,7 +17,7 @@ def test_without_a_processor_task_the_prefixes_are_unknown() -> None:
 def test_a_span_without_the_processor() -> None:
     others = {key: value for key, value in SPAN.items() if key[1] != "Dijet"}
     metrics = evaluate(handmade_run(span_metrics=others))
-    assert metrics.missing["processor_cpu_percentage"] == "Dask's span has no task of Dijet"
+    assert metrics.missing["processor_cpu_percentage"] == "Dask's span has no task with prefix Dijet"
     assert metrics["overhead_cpu_time_seconds"] == 0.75
 
 
@@ -32,8 +32,8 @@ def test_what_was_not_counted_is_absent_and_a_counted_zero_is_zero() -> None:
     counted = ("processor_cpu_time_seconds", "processor_noncpu_time_seconds", "serialization_time_seconds")
     assert [metrics[name] for name in counted] == [0, 0, 0]
     for name in ("deserialization_time_seconds", "total_serialization_overhead_seconds", "disk_write_bytes"):
-        assert metrics.missing[name] == "Dask counted none in the tasks of this run"
-    assert metrics.missing["overhead_cpu_time_seconds"] == "Dask counted none in the other tasks of this run"
+        assert metrics.missing[name] == "Dask recorded no such activity in this run's tasks"
+    assert metrics.missing["overhead_cpu_time_seconds"] == "Dask recorded no such activity in this run's other tasks"
     reason = "processor_cpu_time_seconds and processor_noncpu_time_seconds are 0"
     assert metrics.missing["processor_cpu_percentage"] == reason
 

@@ -81,9 +81,7 @@ def test_one_that_is_absent_gives_its_reason(name: str) -> None:
 
 def test_certificates() -> None:
     complete = Certificate(attempts=Attempts(1200, None), reasons=[], estimated=2)
-    assert str(complete) == (
-        "Complete; 1,200 attempts left a record. Re-read bytes are estimated for 2 reads of branches."
-    )
+    assert str(complete) == "Complete; 1,200 attempts left a record. Re-read bytes are estimated for 2 branch reads."
     lost = Certificate(attempts=Attempts(51, 55), reasons=[])
     assert str(lost) == "Complete; 51 attempts are accounted for, 4 others never started."
     lacking = Certificate(attempts=Attempts(1, 2), reasons=["one", "two"])
@@ -100,13 +98,13 @@ def test_a_residual_is_named_with_its_size():
     assert ledger_of().certificate.reasons == [BY_DESIGN]
     cancelled = ledger_of([row | {"bytes_metadata": {14: 300, 12: 100, 16: 200}.get(row["id"], 0)} for row in CHUNKS])
     assert cancelled.residual == 0
-    assert cancelled.certificate.reasons == ["2 attempts have unaccounted bytes (0 B in total)"]
+    assert cancelled.certificate.reasons == ["2 attempts have unaccounted-for bytes (0 B in total)"]
 
 
 def test_less_cannot_come_than_was_requested():
     less = ledger_of(with_ids(14, bytes_metadata=300, bytes_transferred=2000))
     assert less.gaps == -680
-    assert less.certificate.reasons == ["808 B fewer were transferred than requested"]  # of attempts that did not fail
+    assert less.certificate.reasons == ["808 B less was transferred than requested"]  # of attempts that did not fail
 
 
 def test_of_requests_that_failed_nothing_need_have_come():
@@ -122,7 +120,7 @@ def test_records_that_came_twice_are_told():
     again = [row | {"id": 100} for row in chunks if row["id"] == 13]
     preprocessing = [*PREPROCESSINGS, PREPROCESSINGS[0] | {"id": 9}]
     assert ledger_of([*chunks, *again], preprocessing=preprocessing).certificate.reasons == [
-        "1 attempts of chunks are recorded more than once",
+        "1 chunk attempts are recorded more than once",
         "1 preprocessing tasks are recorded more than once",
     ]
 
@@ -130,7 +128,7 @@ def test_records_that_came_twice_are_told():
 @pytest.mark.parametrize("row", range(len(CHUNKS) - 1))
 def test_a_record_taken_away_changes_it(row):
     ledger = ledger_of(CHUNKS[:row] + CHUNKS[row + 1 :])
-    assert ledger.certificate.reasons[0] == "1 attempts of chunks that ended left no record"
+    assert ledger.certificate.reasons[0] == "1 chunk attempts that ended left no record"
     assert ledger.certificate.attempts == Attempts(seen=4, assigned=5)
 
 
@@ -143,8 +141,8 @@ def test_so_does_one_of_preprocessing(row):
 def test_so_does_a_branch():
     ledger = ledger_of(reads=[read for read in BRANCH_READS if (read["chunk"], read["branch"]) != (14, "run")])
     assert ledger.certificate.reasons == [
-        "1 chunks lack some of the branches they read",
-        "1 attempt has unaccounted bytes (650 B in total)",
+        "1 chunks have no record of some branches they read",
+        "1 attempt has unaccounted-for bytes (650 B in total)",
     ]
     assert ledger.residual == 650
 
@@ -152,9 +150,9 @@ def test_so_does_a_branch():
 def test_lost_workers_are_counted():
     lost = [{"key": f"k{n}", "run_id": n, "kind": "processor", "outcome": "worker lost"} for n in (20, 21)]
     ledger = ledger_of(tasks=[*TASKS, *lost])
-    assert ledger.certificate.reasons == ["2 attempts of chunks whose worker was lost left no record", BY_DESIGN]
+    assert ledger.certificate.reasons == ["2 chunk attempts whose worker was lost left no record", BY_DESIGN]
     metrics = Measurement(handmade_run(tasks=table_of_rows(TASK_COLUMNS, [*TASKS, *lost]))).metrics
-    assert metrics.source["bytes_payload"].startswith("byte ledger, incomplete: 2 attempts")
+    assert metrics.source["bytes_payload"].startswith("byte ledger, incomplete: 2 chunk attempts")
 
 
 def test_rows_that_were_dropped_are_told():
@@ -167,8 +165,8 @@ def test_rows_that_were_dropped_are_told():
     [
         (4, []),
         (6, ["2 of 6 chunks left no record"]),
-        (3, ["4 chunks finished, of 3 submitted"]),
-        (None, ["the number of attempts of chunks that started is unknown"]),
+        (3, ["4 chunks finished, but only 3 were submitted"]),
+        (None, ["the number of chunk attempts that started is unknown"]),
     ],
 )
 def test_without_tasks_the_runner_tells_how_many_chunks_there_were(chunks, reasons):
@@ -184,8 +182,8 @@ def test_without_tasks_the_runner_tells_how_many_chunks_there_were(chunks, reaso
     ("files", "reasons"),
     [
         (2, []),
-        (3, ["1 of 3 files of preprocessing left no record"]),
-        (1, ["2 files of preprocessing finished, of 1 submitted"]),
+        (3, ["1 of 3 files in preprocessing left no record"]),
+        (1, ["2 files in preprocessing finished, but only 1 were submitted"]),
         (None, []),
     ],
 )
@@ -211,7 +209,7 @@ def test_the_files_of_preprocessing_are_counted_as_they_are_handed_out(tmp_path)
     assert collector.measurement.byte_ledger.certificate.complete
     robbed = Measurement(replace(run, preprocessing=run.preprocessing[:0])).byte_ledger
     assert robbed["preprocessing"] == 0
-    assert robbed.certificate.reasons == ["3 of 3 files of preprocessing left no record"]
+    assert robbed.certificate.reasons == ["3 of 3 files in preprocessing left no record"]
     with MetricsCollector() as known:
         runner(fileset, processor_instance=as_processor(len_of_events))
     assert known.measurement.run.calls[0].files is None

@@ -36,7 +36,7 @@ def test_datasets_say_why_they_tell_nothing() -> None:
     measurement = Measurement(handmade_run())
     # no chunk by hand tells how many others ran beside it
     assert measurement.dataset_memory["bytes_per_event"].isna().all()
-    assert set(measurement.dataset_memory["reason"]) == {"memory of chunks was not measured"}
+    assert set(measurement.dataset_memory["reason"]) == {"chunk memory was not measured"}
 
 
 def run_of(*sizes: int, fixed: int = 0, overlaps: int = 0, kept: int = 0, each: int = 1000) -> Measurement:
@@ -90,7 +90,7 @@ def test_equal_chunks_tell_bounds_of_what_an_event_takes() -> None:
 
 def test_chunks_that_shared_a_process_tell_nothing() -> None:
     (row,) = run_of(1000, 1000, overlaps=1).dataset_memory.to_dict("records")
-    assert row["reason"] == "its chunks shared processes with others"
+    assert row["reason"] == "its chunks shared processes with other chunks"
     assert row["chunks"] == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -125,13 +126,18 @@ def test_lines_of_user_code_have_what_they_call_and_contention_hides_none() -> N
         # the processor of a library does the work of the user's here
         ("cut (base/cuts.py:2)", None, pytest.approx(0.2)),
     ]
+    out = io.StringIO()
+    Measurement(run).print_summary(out, group="your code")
+    (load, *_, cut) = [line.split() for line in out.getvalue().splitlines() if "%" in line]
+    assert load[:4] == ["scale", "lib.py:5", "50", "%"]
+    assert cut[:2] == ["cut", "cuts.py:2"]
 
 
 def test_it_shows_itself() -> None:
     profile = by_hand().profile
     text = str(profile)
     assert "spin" in text
-    assert "200 samples of 20 s in process(): 85% on a core" in text.replace(" %", "%")
+    assert "200 samples covering 20 s in process(): 85% on a core" in text.replace(" %", "%")
     assert "/home/p.py:20" in profile.to_markdown()
     assert "<table" in profile._repr_html_()
     assert profile.states == {"core": 17.0, "contention": 1.0, "blocked": 1.0, "unknown": 1.0}

@@ -5,6 +5,7 @@ from roastcoffea.metrics.statistics import (
     clipped,
     highest_concurrency,
     integral,
+    nonnegative_fit,
     time_weighted_mean,
     union_length,
 )
@@ -29,3 +30,16 @@ def test_against_a_fine_grid():
 
 def test_time_weighted_mean_weighs_time_and_not_samples():
     assert time_weighted_mean(np.array([0.0, 1.0, 100.0]), np.array([0.0, 10.0, 10.0])) == pytest.approx(9.95)
+
+
+def test_a_fit_that_scipy_gives_up_on_is_made_another_way(monkeypatch):
+    """scipy 1.12 to 1.14 may raise where columns are alike."""
+    matrix, target = np.array([[1.0, 2.0], [1.0, 5.0], [1.0, 9.0]]), np.array([7.0, 16.0, 28.0])
+    assert nonnegative_fit(matrix, target) == pytest.approx([1.0, 3.0])
+
+    def gives_up(*_):
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    monkeypatch.setattr("scipy.optimize.nnls", gives_up)
+    assert nonnegative_fit(matrix, target) == pytest.approx([1.0, 3.0])
+    assert nonnegative_fit(matrix, -target) == pytest.approx([0.0, 0.0], abs=1e-6)

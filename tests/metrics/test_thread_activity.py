@@ -68,14 +68,14 @@ def reasons(ledger: TimeLedger) -> list[str]:
 
 def test_an_attempt_without_times_is_told() -> None:
     ledger = ledger_with_tasks(task("k9", 9, "processor", "ok", "A", 50, 51) | UNTIMED)
-    assert reasons(ledger) == ["1 attempts of tasks have no recorded times"]
+    assert reasons(ledger) == ["1 task attempts have no recorded times"]
     assert ledger["failed"] == 4.5
 
 
 def test_an_attempt_that_was_cancelled_on_a_worker_is_told() -> None:
     ledger = ledger_with_tasks(task("k9", 9, "processor", "cancelled", "A", 50, 51) | UNTIMED)
     (reason,) = reasons(ledger)
-    assert reason.startswith("1 attempts of tasks were cancelled on a worker")
+    assert reason.startswith("1 task attempts were cancelled on a worker")
     assert (
         reasons(ledger_with_tasks(task("k9", 9, "processor", "cancelled", "A", 0, 0) | UNTIMED | {"worker": None}))
         == []
@@ -121,7 +121,7 @@ def test_a_task_that_seceded_is_cut_there() -> None:
 
 def test_attempts_that_the_scheduler_counted_and_that_left_no_row() -> None:
     ledger = Measurement(handmade_run(attempts={"merge": 3, "processor": 5})).time_ledger
-    assert ledger.certificate.reasons == ["2 attempts of merge tasks left no row"]
+    assert ledger.certificate.reasons == ["2 merge task attempts left no row"]
     (reason,) = ledger_with_tasks().certificate.reasons
     assert reason == "the scheduler did not report the number of task attempts"
 
@@ -129,11 +129,11 @@ def test_attempts_that_the_scheduler_counted_and_that_left_no_row() -> None:
 def test_an_attempt_of_a_chunk_without_a_record_is_in_no_class() -> None:
     chunks = table_of_rows(CHUNK_COLUMNS, [row for row in CHUNKS if row["id"] != 14])
     ledger = ledger_with_tasks(chunks=chunks)
-    assert "1 attempts of chunks left no record: their time is in no class" in reasons(ledger)
+    assert "1 chunk attempts left no record: their time is not counted" in reasons(ledger)
     assert ledger.residual == pytest.approx(6.5)
     assert ledger.certificate.attempts == (9, 10)
 
 
 def test_an_attempt_of_a_chunk_whose_task_was_not_seen_is_told() -> None:
     ledger = ledger_with_tasks(tasks=[row for row in TASKS if row["run_id"] != 6])
-    assert any(reason.startswith("1 attempts of chunks have no recorded task") for reason in reasons(ledger))
+    assert any(reason.startswith("1 chunk attempts have no recorded task") for reason in reasons(ledger))

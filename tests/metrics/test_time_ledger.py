@@ -64,7 +64,7 @@ def test_waiting_that_was_not_told_apart_stays_one_class() -> None:
     assert not {"contention", "interpreter lock", "blocked"} & set(ledger)
     (note,) = (note for note in ledger.sheets()[0].notes if "interpreter lock" in note)
     assert note.startswith('Not measured: "contention", "interpreter lock", "blocked": recorded by an older version')
-    assert '"wait" has their sum' in note
+    assert '"wait" contains their sum' in note
     assert ledger.residual == 0
     assert ledger.certificate.complete == ledger_of().certificate.complete
 
@@ -142,7 +142,7 @@ def test_tasks_beyond_the_threads_are_in_the_residual() -> None:
 def test_a_large_residual_is_a_reason() -> None:
     doubled = [row | {"key": f"{row['key']} {place}"} for place in range(12) for row in TASKS[-1:]]
     reasons = ledger_of(tasks=table_of_rows(TASK_COLUMNS, [*TASKS[:-1], *doubled])).certificate.reasons
-    assert any("exceed their workers' threads" in reason for reason in reasons)
+    assert any("exceeds the workers' threads" in reason for reason in reasons)
     assert any(reason == "-20 s of thread time are unaccounted for" for reason in reasons)
 
 
@@ -157,5 +157,5 @@ def test_where_there_is_none_it_says_why() -> None:
 def test_phases_that_were_not_measured_are_told() -> None:
     chunks = [row | ({"read_seconds": None} if row["id"] == 14 else {}) for row in CHUNKS]
     certificate = ledger_of(chunks=table_of_rows(CHUNK_COLUMNS, chunks)).certificate
-    assert certificate.reasons == ["1 chunks have incomplete phases: the missing time is in task overhead"]
+    assert certificate.reasons == ["1 chunks have incomplete phases: the missing time counts as task overhead"]
     assert ledger_of().certificate.complete

@@ -36,8 +36,8 @@ def test_the_report_of_one_call_does_not_stand_for_all(part):
     assert totals(run) == (450, 4500)
     rest = "and its rates cover all 2 Runner calls"
     assert list(run.problems) == [
-        f"the report of set_coffea_report has {part['entries']} of 450 events: total_events {rest}",
-        f"the report of set_coffea_report has {part['bytesread']:,} of 4,500 bytes: total_bytes_read {rest}",
+        f"the report passed to set_coffea_report has {part['entries']} of 450 events: total_events {rest}",
+        f"the report passed to set_coffea_report has {part['bytesread']:,} of 4,500 bytes: total_bytes_read {rest}",
     ]
     found, whole = evaluate(run), evaluate(a_run())
     assert {name: found[name] for name in RATES} == {name: whole[name] for name in RATES}
@@ -70,9 +70,9 @@ def test_the_report_of_the_only_call_that_gave_an_output_covers_all():
     ("report", "breakdown", "source"),
     [
         ({"entries": 900, "bytesread": 9000}, None, "coffea report (set_coffea_report)"),
-        (WHOLE, custom(900, 9000), "custom_metrics of set_coffea_report"),
-        (None, custom(900, 9000), "custom_metrics of set_coffea_report"),
-        (PARTS[0], custom(100, 1000), "custom_metrics of set_coffea_report"),
+        (WHOLE, custom(900, 9000), "custom_metrics (set_coffea_report)"),
+        (None, custom(900, 9000), "custom_metrics (set_coffea_report)"),
+        (PARTS[0], custom(100, 1000), "custom_metrics (set_coffea_report)"),
     ],
 )
 def test_other_totals_of_the_user_are_used_and_their_mismatch_is_told(report, breakdown, source):
@@ -80,7 +80,7 @@ def test_other_totals_of_the_user_are_used_and_their_mismatch_is_told(report, br
     events, read = totals(run)
     assert list(run.problems) == [
         f"{name} is {amount:,} according to the {source}, "
-        f"but {expected:,} according to the coffea report (from the Runner call): the first is used"
+        f"but {expected:,} according to the coffea report (from the Runner call): the first value is used"
         for name, amount, expected in (("total_events", events, 450), ("total_bytes_read", read, 4500))
     ]
     assert (events, read) == ((100, 1000) if report == PARTS[0] else (900, 9000))
@@ -119,7 +119,7 @@ class Broken(dict):
 def test_a_report_without_numbers_is_a_problem(report):
     (problem,) = with_report(a_run(), report, None).problems
     assert problem == (
-        "the report of set_coffea_report has no number for entries or bytesread: totals come from other sources"
+        "the report passed to set_coffea_report has no number for entries or bytesread: totals come from other sources"
     )
 
 

@@ -107,7 +107,7 @@ def test_where_nothing_happened_zero_is_zero_and_a_ratio_is_missing():
     assert metrics.missing["cores_per_worker"] == "total_cores and avg_workers are 0"
     assert metrics.missing["avg_cpu_time_per_chunk"] == "total_cpu_time and num_chunks are 0"
     assert metrics.missing["chunk_duration_mean"] == "no chunk has a result"
-    assert metrics.missing["processor_cpu_time_seconds"] == "Dask's span has no task of this run"
+    assert metrics.missing["processor_cpu_time_seconds"] == "Dask's span contains no task from this run"
     assert metrics["per_dataset"] == {}
     assert metrics["tracking_data"]["worker_counts"] == {}
 
@@ -151,7 +151,7 @@ def test_the_report_that_was_set_wins_over_the_calls():
 
 def test_custom_metrics_win_over_all():
     run = handmade_run(coffea_report={"entries": 9, "bytesread": 90}, custom_metrics=CUSTOM)
-    assert events_and_bytes(run) == (15, 150, "custom_metrics of set_coffea_report")
+    assert events_and_bytes(run) == (15, 150, "custom_metrics (set_coffea_report)")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_an_error_after_a_result_takes_nothing_away():
 
 def test_unknown_cpu_makes_the_sum_missing():
     metrics = evaluate(with_chunks(*CHUNKS, chunk("mc", "k8", 8, "error")))
-    reason = "unknown for 1 of 7 attempts of chunks"
+    reason = "unknown for 1 of 7 chunk attempts"
     for name in ("total_cpu_time", "avg_cpu_time_per_chunk", "core_efficiency", "speedup_factor"):
         assert metrics.missing[name] == reason
     assert metrics["per_dataset"]["mc"]["cpu_seconds"] is None

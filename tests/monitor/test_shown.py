@@ -151,9 +151,9 @@ def test_live_rows(client: Client, monkeypatch: Any) -> None:
 
 
 def test_the_picture_of_states_has_the_area_of_the_stays(monitor: TaskMonitor, tmp_path: Path) -> None:
-    _, ax = monitor.plot(output_path=tmp_path / "states.png")
+    _, ax = monitor.plot(path=tmp_path / "states.png")
     assert (tmp_path / "states.png").stat().st_size > 1000
-    assert ax.get_ylabel() == "tasks at the scheduler"
+    assert ax.get_ylabel() == "tasks on the scheduler"
     assert {"processing", "memory"} <= set(ax.get_legend_handles_labels()[1])
 
 

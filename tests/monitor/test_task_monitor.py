@@ -731,7 +731,12 @@ def test_what_run_spec_may_be(client: Client, settings: Any, error: type[Excepti
 @pytest.mark.slow
 def test_the_example_of_the_guide(client: Client, sample: Any, capsys: Any) -> None:
     (example,) = EXAMPLE.findall(GUIDE.read_text())
-    names = {"client": client, "runner": runner_for(client, 4000), "fileset": sample, "processor": Jets()}
+    names = {
+        "client": client,
+        "runner": runner_for(client, 4000, savemetrics=False),
+        "fileset": sample,
+        "processor": Jets(),
+    }
     exec(example, names)
     assert names["monitor"].problems == names["collector"].measurement.problems == []
     assert names["totals"]["difference"].abs().max() < 1e-6

@@ -20,6 +20,7 @@ from coffea.processor import IterativeExecutor
 from processes import collected_until, wait_until
 
 from roastcoffea import MetricsCollector
+from roastcoffea.instrument.calls import active
 from roastcoffea.log.journal import journals_in
 from roastcoffea.recording.assembly import checked_place, state_folder
 from roastcoffea.recording.importers import recovered
@@ -51,7 +52,7 @@ def test_without_one_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_is_no_folder_is_refused() -> None:
     for wrong in (3, "", [], b""):
-        with pytest.raises(TypeError, match="journal is a folder"):
+        with pytest.raises(TypeError, match="journal must be a folder"):
             MetricsCollector(journal=wrong)  # type: ignore[arg-type]
     assert checked_place("x") == Path("x")
 
@@ -105,7 +106,7 @@ def test_a_slow_disk_is_a_problem_and_loses_nothing(
     assert wait_until(lambda: all_on_disk(place))
     (journal,) = journals_in(place)[0]
     assert len(recovered(journal).chunks) == 4
-    assert any("was removed while the run went on" in problem for problem in measurement.problems) == removed
+    assert any("was removed during the run" in problem for problem in measurement.problems) == removed
     measurement.save(tmp_path)
     assert journals_of(place) == []
 
@@ -143,10 +144,10 @@ def test_a_collector_that_cannot_be_entered_leaves_none(tmp_path: Path, monkeypa
 
 def test_secrets_are_not_in_it(tmp_path: Path, no_patterns: None) -> None:
     with MetricsCollector(journal=tmp_path, name="token=abcdef") as collector:
-        collector.chunks_lost("no way to root://jane:abcdef@host")
-        collector.note("password=abcdef")
+        active[-1].chunks_lost("no way to root://jane:abcdef@host")
+        active[-1].note("password=abcdef")
         item = SimpleNamespace(dataset="qcd?token=abcdef", filename="root://u:abcdef@h//f", treename="Events")
-        collector.items_requested("call", [item])
+        active[-1].items_requested("call", [item])
         collector.set_coffea_report({"token": "abcdef"})
     (journal,) = journals_in(tmp_path)[0]
     recovered(journal)

@@ -199,7 +199,7 @@ def test_preprocessing_that_is_called_by_itself_belongs_to_the_run(sample: Any, 
         assert len(found.preprocessing) == len(expected.preprocessing) == 4
         assert found.metrics["num_chunks"] == 4
         assert found.problems == []
-        assert str(found.byte_ledger.certificate).endswith("outside of its Runner calls is not recorded.")
+        assert str(found.byte_ledger.certificate).endswith("outside its Runner calls is not recorded.")
         assert found.run.start <= found.preprocessing["start"].min()
 
 
@@ -270,7 +270,7 @@ def test_the_name_of_a_recording_names_its_runs_and_their_folders(sample: Any, t
         list(runner().preprocess(sample))
     assert [path.name for path in recorder.saved] == ["zmumu-tight-001", "zmumu-tight-002"]
     assert {roastcoffea.load(path).run.name for path in recorder.saved} == {"zmumu: tight"}
-    with pytest.raises(ValueError, match="visible letter"):
+    with pytest.raises(ValueError, match="visible character"):
         record(tmp_path, name=" ")
 
 
@@ -343,7 +343,8 @@ def test_a_thread_that_calls_while_another_call_goes_on(
     ]
     for measurement in measurements:
         assert len(measurement.run.calls) == 1
-        assert [one for one in measurement.problems if "no fine metrics: Dask counted" not in one] == []
+        expected = ("no fine metrics: Dask counted", "writes by a thread could not be attributed")
+        assert [one for one in measurement.problems if not any(words in one for words in expected)] == []
 
 
 def break_opening(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:

@@ -176,7 +176,7 @@ def test_a_tree_that_was_open_has_no_known_file_and_no_bytes_of_its_own() -> Non
     [
         (None, "not NoneType; compute it together with the output"),
         (ak.Array([{"columns": ["a"], "args": ["'a.parquet'"], "exception": None}]), "has no duration, performance_co"),
-        ({"qcd": ak.Array([1, 2])}, "not a report of uproot's"),
+        ({"qcd": ak.Array([1, 2])}, "not a report from uproot's"),
     ],
 )
 def test_what_is_no_report_is_told(report: Any, words: str) -> None:

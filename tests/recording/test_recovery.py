@@ -20,6 +20,7 @@ from distributed import Client
 
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
+from roastcoffea.instrument.calls import active
 from roastcoffea.log.journal import (
     COLUMNS,
     HEADER_KEY,
@@ -109,7 +110,7 @@ def test_a_run_that_ended_and_was_not_saved_is_all_there(
 def test_a_run_whose_tables_nobody_asked_for_is_all_there(client: Client, sample: Any, tmp_path: Path) -> None:
     journals = tmp_path / "journals"
     with pytest.raises(ZeroDivisionError), MetricsCollector(client, journal=journals) as collector:
-        collector.note("something that was noted")
+        active[-1].note("something that was noted")
         runner_for(client, 2000)(sample, processor_instance=Jets())
         collector.set_coffea_report({"bytesread": 5})
         _ = 1 / 0

@@ -72,7 +72,7 @@ def test_two_calls_one_of_which_raises(folder: Path) -> None:
     assert "planted" in str(second.error)
     assert measured.stderr.count("\nAll tables: roastcoffea show ") == 2
     for measurement in (first, second):
-        assert f"Page: {measurement.path}/report.html" in measured.stderr
+        assert f"roastcoffea: page: {measurement.path}/report.html" in measured.stderr
         assert (measurement.path / "report.html").read_text().startswith("<!doctype html>")
 
 
@@ -87,7 +87,7 @@ def test_imports_are_done_before_the_first_call_and_reported(folder: Path) -> No
     (folder / "script.py").write_text(f"import sys\n{script}")
     measured = run_in(folder, *MEASURED, "script.py")
     assert printed(measured)[0] == "True"
-    assert re.search(r"^roastcoffea: importing it took [\d.]+ m?s, right after coffea", measured.stderr, re.MULTILINE)
+    assert re.search(r"^roastcoffea: importing roastcoffea took [\d.]+ m?s, which", measured.stderr, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -69,16 +69,16 @@ def test_what_is_missing_is_named() -> None:
         recorded(replace(run, tasks=None, absent={"tasks": "no scheduler"}))
     with pytest.raises(NotMeasuredError, match="no chunk has a result"):
         recorded(replace(run, chunks=run.chunks.slice(0, 0)))
-    with pytest.raises(NotMeasuredError, match="no task of its chunks was recorded"):
+    with pytest.raises(NotMeasuredError, match="none of its chunks' tasks were recorded"):
         recorded(with_call(run, start=run.stop + 1, stop=run.stop + 2))
 
 
 def test_doubts() -> None:
-    assert "cores of its hosts are unknown" in recorded(made_run(EIGHT, 2, cores=None)).doubts[0]
+    assert "its hosts' core counts are unknown" in recorded(made_run(EIGHT, 2, cores=None)).doubts[0]
     assert "is incomplete" in recorded(made_run(EIGHT, 2, outcome="failed")).doubts[0]
     (of_threads,) = recorded(with_rows(made_run(EIGHT, 2), threads=3)).doubts
     assert "different numbers of threads" in of_threads
     (late,) = recorded(with_rows(made_run(EIGHT, 2), start=made_run(EIGHT, 2).start + 2.0)).doubts
-    assert late == "workers joined late or left while recording: 25 % of the thread time was missing"
+    assert late == "workers joined late or left during recording: 25 % of the thread time was missing"
     lost = recorded(with_rows(made_run(EIGHT, 2), outcome="error")).doubts
-    assert lost[0] == "1 attempts of tasks failed while recording; they are left out"
+    assert lost[0] == "1 task attempts failed during recording; they are left out"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from handmade import SAMPLING, central_run, handmade_run
+from handmade import LOOP, SAMPLING, STEPS, central_run, handmade_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.workers import SAMPLING_COLUMNS
+from roastcoffea.records.workers import CLIENT_STEP_COLUMNS, SAMPLING_COLUMNS
 from roastcoffea.report.tables import CLIENT_TITLE, MERGES_TITLE, SCHEDULER_TITLE, central
 from roastcoffea.sheets.markup import markdown
 
@@ -23,22 +23,25 @@ def test_each_adds_up_to_the_wall_time() -> None:
     assert [list(row) for row in merges.rows] == [[1, 2, 3, 600, 300, 150, 2.0], [2, 1, 2, 300, 200, 200, 1.0]]
 
 
-def test_notes_have_the_limit_of_one_core() -> None:
-    scheduler, client, _ = central(Measurement(central_run()).metrics)
+def test_notes_have_the_limit_of_one_core_where_tasks_are_many() -> None:
+    few, client, _ = central(Measurement(central_run()).metrics)
+    assert client.notes == ["Graphs sent: 1.2 kB for 9 tasks.", "Event loop: 30 % of a core, lag 1.5 s at most."]
+    steps = [row | ({"tasks": 500} if "tasks" in row else {}) for row in (*STEPS, *LOOP)]
+    scheduler, *_ = central(Measurement(central_run(client_steps=table_of_rows(CLIENT_STEP_COLUMNS, steps))).metrics)
+    assert few.notes == [scheduler.notes[0], scheduler.notes[2]]  # upkeep without tasks would count as theirs
     assert scheduler.notes == [
-        "With tasks in flight: 50 % of its core, 50 % in the busiest ten seconds.",
-        "0.225 tasks/s; one core would do 0.45 tasks/s.",
-        "Lag of its event loop: 2.3 s on average, 10.5 s at most.",
+        "While tasks were in flight: 50 % of its core, 50 % in the busiest 10 s.",
+        "0.225 tasks/s; one core can handle 0.45 tasks/s.",
+        "Event loop lag: 2.3 s on average, 10.5 s at most.",
     ]
-    assert client.notes == ["Graphs sent: 1.2 kB for 9 tasks.", "Its event loop: 30 % of a core, lag 1.5 s at most."]
 
 
 def test_a_system_without_run_queue_times_has_contention_in_idle() -> None:
     rows = [row | {"loop_queue_seconds": None} for row in SAMPLING]
     run = central_run(sampling=table_of_rows(SAMPLING_COLUMNS, rows))
     scheduler, *_ = central(Measurement(run).metrics)
-    assert [row[0] for row in scheduler.rows] == ["CPU of its event loop", "idle", "unaccounted", "total"]
-    assert "Idle includes CPU contention: the scheduler's system does not report run-queue times." in scheduler.notes
+    assert [row[0] for row in scheduler.rows] == ["event loop CPU", "idle", "unaccounted", "total"]
+    assert "Idle includes CPU contention: the scheduler's host does not report run-queue times." in scheduler.notes
 
 
 def test_what_was_not_recorded_has_its_reason() -> None:

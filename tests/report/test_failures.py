@@ -21,7 +21,7 @@ def test_chunks_that_are_missing_of_other_files_are_told_with_the_failed_files()
     run = handmade_run()
     found = lines(run)["files with failed attempts (1)"]
     assert found[0].endswith("nothing missing; boom")
-    assert found[1] == "1 chunk of other files is missing as well"
+    assert found[1] == "1 chunk in other files is missing as well"
     raised = dataclasses.replace(run, calls=tuple(dataclasses.replace(call, outcome="failed") for call in run.calls))
     (of_file,) = Measurement(raised).failed_files["missing"]
     found = lines(raised)["files with failed attempts (1)"]
@@ -32,7 +32,7 @@ def test_chunks_that_are_missing_of_other_files_are_told_with_the_failed_files()
 def test_attempts_without_an_error_are_told_by_reason() -> None:
     assert lines(LIMITED["memory"]()) == {"failures": ["2 attempts were lost with a worker"]}
     assert lines(handmade_run())["other failures"] == [
-        "1 attempt was repeated: another result of the chunk was used",
+        "1 attempt was repeated: another result for the chunk was used",
     ]
 
 

@@ -85,7 +85,7 @@ def test_memory_leads_to_the_memory_of_workers(digest: Digest) -> None:
 
 def test_a_card_leads_to_the_page_on_its_cause(digest: Digest) -> None:
     slow = finding(cause="slow worker")
-    assert card(digest, slow).page.endswith("/limited/slow-worker.html")
+    assert card(digest, slow).page.endswith("/limited/slow-worker.html#slow-worker")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

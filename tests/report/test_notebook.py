@@ -144,7 +144,7 @@ def test_a_collector_shows_where_it_stands() -> None:
     collector = MetricsCollector()
     assert "not been entered" in Page(collector._repr_html_()).text
     with collector:
-        assert "measures what runs now" in Page(collector._repr_html_()).text
+        assert "It is measuring" in Page(collector._repr_html_()).text
     assert Page(collector._repr_html_()).text == Page(collector.measurement._repr_html_()).text
 
 

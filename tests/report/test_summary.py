@@ -91,16 +91,17 @@ def test_the_byte_ledger_is_a_table():
     assert "  transferred                 6.43 kB  384 B not requested" in lines
     text = unfolded("\n".join(lines))
     assert (
-        unfolded("Incomplete: 1 attempt has unaccounted bytes (50 B in total); 5 of 5 attempts left a record.") in text
+        unfolded("Incomplete: 1 attempt has unaccounted-for bytes (50 B in total); 5 of 5 attempts left a record.")
+        in text
     )
-    assert unfolded("one chunk per file reads each once") in text
+    assert unfolded("with one chunk per file, each is read once") in text
     assert unfolded("align_clusters=True") in text
 
 
 def test_a_ledger_that_lacks_something_says_so():
     chunks = [row | {"bytes_transferred": None} for row in CHUNKS[:-2]]
     text = unfolded(summary(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, chunks))))
-    assert unfolded("Incomplete: 1 attempts of chunks that ended left no record; 1 attempt has unaccounted") in text
+    assert unfolded("Incomplete: 1 chunk attempts that ended left no record; 1 attempt has unaccounted") in text
     assert unfolded("4 of 5 attempts left a record.") in text
     assert (
         unfolded("4 of 7 attempts read through FSSpecSource(HTTPFileSystem), which does not report transfers.") in text
@@ -136,7 +137,7 @@ def test_metrics_that_lack_for_one_reason_share_it():
 def test_a_deviation_alone_may_be_missing():
     text = summary(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, CHUNKS[:1])))
     assert "duration (std)" in text
-    assert "a deviation needs two chunks" in text
+    assert "a standard deviation needs at least two chunks" in text
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_an_output_that_knows_ascii_only():
 
 def test_reported_numbers_are_called_so():
     text = summary(handmade_run(reported={"total_events": 5}, reported_by="roastcoffea 0.1.2"))
-    assert "Numbers as reported by roastcoffea 0.1.2; they were not computed anew." in text
+    assert "Numbers as reported by roastcoffea 0.1.2; they were not recomputed." in text
 
 
 class Terminal(io.StringIO):
@@ -251,8 +252,8 @@ def test_workers_without_a_chunk_are_a_line():
     names = Measurement(run).metrics.evaluator.value("place_names").workers
     (workers,) = sheets_of(run, Measurement(run).metrics, "workers")
     assert all(row[1] for row in workers.rows)
-    assert [note for note in workers.notes if note.startswith("Without")] == (
-        [f"Without a chunk: {', '.join(names[worker] for worker in idle)}."] if idle else []
+    assert [note for note in workers.notes if note.startswith("Workers without")] == (
+        [f"Workers without a chunk: {', '.join(names[worker] for worker in idle)}."] if idle else []
     )
 
 

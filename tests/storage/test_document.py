@@ -174,7 +174,7 @@ def test_a_stored_measurement_of_every_older_schema_loads(schema: int) -> None:
 def test_what_schema_1_did_not_record_is_absent() -> None:
     run = load_run(Path(__file__).parents[1] / "data" / "schema1")
     unknown = {"asked", "branch_reads", "sections", "preprocessing", "span_metrics_per_worker", "pauses"}
-    unknown |= {"sampling", "worker_states", "profile", "client_steps"}
+    unknown |= {"sampling", "worker_states", "profile", "client_steps", "worker_requests"}
     assert set(run.absent) == unknown
     assert run.chunks is not None
     assert run.chunks["cpu_seconds"].to_pylist() == [1.5, 2.5, 0.5, 5.0, 0.25, 6.0]

@@ -66,8 +66,8 @@ def test_a_folder_s_name_is_made_from_any_text(text: str, name: str) -> None:
         ("a\0b", r"the control character '\\x00'"),
         ("name\nline", r"the control character '\\n'"),
         ("a\u2028b", r"the control character '\\u2028'"),
-        ("x" * 300, "it has 300 bytes; choose one of at most 255"),
-        ("é" * 128, "it has 256 bytes"),
+        ("x" * 300, "it is 300 bytes long; choose one of at most 255"),
+        ("é" * 128, "it is 256 bytes long"),
     ],
 )
 def test_names_that_are_no_line_or_too_long_are_told_why(name: str, reason: str, tmp_path: Path) -> None:

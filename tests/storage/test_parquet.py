@@ -210,7 +210,7 @@ def test_a_page_that_is_no_page(tmp_path: Path) -> None:
 def test_where_no_process_has_a_limit_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(
-        MeasurementError, match=r"the size of a page is unknown .*; such a table is read on Linux alone"
+        MeasurementError, match=r"the size of a page is unknown .*; such a table can only be read on Linux"
     ):
         read(tmp_path / "t.parquet", EVERYTHING, data_page_version="2.0")
 

@@ -70,7 +70,7 @@ def test_a_regular_file_is_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.M
     file.write_bytes(b"0123456789")
     assert content_of(file) == b"0123456789"
     monkeypatch.setattr(readings, "LARGEST_FILE", 9)
-    with pytest.raises(ValueError, match="it has 10 bytes; the maximum is 9"):
+    with pytest.raises(ValueError, match="it is 10 bytes long; the maximum is 9"):
         content_of(file)
 
 

@@ -61,7 +61,7 @@ def test_files_are_standard_json_and_parquet(saved: Path) -> None:
     rows = {name: table["rows"] for name, table in document["tables"].items()}
     told = {"asked": 2, "chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
     told |= {"profile": 2, "tasks": 1000, "samples": 0, "lifetimes": 1, "pauses": 1, "sampling": 1, "worker_states": 2}
-    told |= {"client_steps": 2}
+    told |= {"client_steps": 2, "worker_requests": 2}
     assert rows == told | {"span_metrics": 2, "span_metrics_per_worker": 2}
     assert document["tables"]["chunks"]["columns"]["coffea_columns"] == "list<item: string>"
     assert pq.read_metadata(saved / "tasks.parquet").row_group(0).column(0).compression == "ZSTD"
@@ -176,7 +176,7 @@ def damages(whole: bytes, number: int, random_: random.Random) -> Iterator[bytes
 def test_what_is_no_measurement_is_said(path: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.txt").write_text("")
-    with pytest.raises(MeasurementError, match="pass the folder of"):
+    with pytest.raises(MeasurementError, match="pass a measurement folder"):
         load_run(tmp_path / path)
 
 

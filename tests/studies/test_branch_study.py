@@ -134,7 +134,7 @@ def test_output_has_its_true_size_whatever_it_is_made_of() -> None:
 
 @pytest.mark.parametrize("counts", [["1", "2"], 3, [1.5, 2], "12", [1], [1, 1], [-1, 2], None, [True, 2]])
 def test_counts_that_are_none_are_refused_before_anything_runs(counts: Any) -> None:
-    with pytest.raises(ComparisonError, match="counts must be at least two different numbers of branches"):
+    with pytest.raises(ComparisonError, match="counts must contain at least two distinct numbers of branches"):
         branch_study(pytest.fail, {}, counts)
 
 

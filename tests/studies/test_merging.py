@@ -142,7 +142,7 @@ def test_a_merged_measurement_is_saved_and_merged_again(tmp_path: Path) -> None:
     whole = merged_run([again.run, jobs[3]])
     assert [part.id for part in whole.merged] == [each.id for each in jobs]
     assert ledgers(whole) == pytest.approx(ledgers(merged_run(jobs)))
-    with pytest.raises(MeasurementError, match=f"run {jobs[0].id} was given more than once"):
+    with pytest.raises(MeasurementError, match=f"run {jobs[0].id} was passed more than once"):
         merged_run([again.run, jobs[0]])
 
 
@@ -160,9 +160,9 @@ def test_a_folder_of_measurements_is_one(tmp_path: Path) -> None:
 
 def test_what_cannot_be_merged_is_told() -> None:
     scheduled, local = job([1.0]), job([1.0], tasks=None, name="alone")
-    with pytest.raises(MeasurementError, match=r"without \(alone\) cannot be merged; merge each kind alone"):
+    with pytest.raises(MeasurementError, match=r"without a scheduler \(alone\) cannot be merged; merge each kind"):
         merged_run([scheduled, local])
-    with pytest.raises(MeasurementError, match=r"has numbers of roastcoffea 0\.1\.2 and no records"):
+    with pytest.raises(MeasurementError, match=r"has only numbers from roastcoffea 0\.1\.2 and no records"):
         merged_run([scheduled, a_run(reported={"wall_time": 1.0}, reported_by="roastcoffea 0.1.2", outcome="finished")])
 
 
@@ -170,7 +170,7 @@ def test_a_run_in_which_nothing_ran_is_left_out() -> None:
     jobs = [job([1.0]), job([2.0])]
     merged = merged_run([*jobs, empty_run()])
     assert len(merged.merged) == 2
-    assert merged.problems == ("1 run in which nothing ran was left out",)
+    assert merged.problems == ("1 empty run was left out",)
     assert ledgers(merged) == pytest.approx(ledgers(merged_run(jobs)))
 
 
@@ -179,7 +179,7 @@ def test_a_folder_of_other_runs_than_jobs_is_not_shown_as_one(tmp_path: Path) ->
     for number in range(2):
         run = job([1.0])
         save_run(replace(run, calls=tuple(replace(call, **same) for call in run.calls)), tmp_path, f"{number}")
-    with pytest.raises(MeasurementError, match="not jobs of one campaign: they ran different processors, or processed"):
+    with pytest.raises(MeasurementError, match="not jobs of one campaign: they ran different processors or processed"):
         measurement_at(tmp_path)
     assert len(merge(tmp_path).run.merged) == 2
 

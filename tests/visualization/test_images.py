@@ -65,7 +65,7 @@ def test_it_looks_as_it_did_and_the_comparison_sees_what_is_not_there(name: str)
     found = picture(figure)
     assert found.shape == wanted.shape
     assert calculate_rms(wanted, found) < TOLERANCE
-    for axes in figure.axes:
+    for axes in [*figure.axes, *(child for parent in figure.axes for child in parent.child_axes)]:
         for artist in (*axes.lines, *axes.patches, *axes.collections, *axes.images):
             artist.set_visible(False)
     assert calculate_rms(wanted, picture(figure)) > TOLERANCE

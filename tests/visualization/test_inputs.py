@@ -21,9 +21,9 @@ from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of
 from roastcoffea.visualization.registry import PLOTS, plot
 
 REASONS = {
-    "chunk_attempts": "no attempt of a chunk was seen",
-    "worker_samples": "no sample of a worker was taken",
-    "worker_lifetimes": "no worker was seen",
+    "chunk_attempts": "no chunk attempt was recorded",
+    "worker_samples": "no worker was sampled",
+    "worker_lifetimes": "no worker was recorded",
 }
 
 
@@ -33,13 +33,13 @@ def test_a_plot_needs_nothing_but_inputs_that_there_are(name: str) -> None:
 
 
 def test_a_plot_whose_input_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="plot_of_nothing needs nothing: no such input"):
+    with pytest.raises(ValueError, match="plot_of_nothing needs nothing: no such plot input"):
 
         @plot("Nothing")
         def plot_of_nothing(ax: object, nothing: int) -> None:
             """Draw nothing."""
 
-    with pytest.raises(ValueError, match="there is a plot 'sections' already"):
+    with pytest.raises(ValueError, match="a plot 'sections' already exists"):
         plot("Twice")(PLOTS["sections"].draw)
     assert "of_nothing" not in PLOTS
 

@@ -44,7 +44,7 @@ def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     counted = {key[2:] for key, amount in collector.span_metrics.items() if key[0] == "execute" and amount}
     overhead = {(activity, "seconds") for activity in ("serialize", "deserialize", "compress", "decompress")}
     assert bool(reasons[OVERHEAD]) == counted.isdisjoint(overhead)  # such a run spills nothing
-    assert reasons[NO_SECTIONS] == "plot_sections has nothing to draw: the processor names no section"
+    assert reasons[NO_SECTIONS] == "plot_sections has nothing to draw: the processor defines no sections"
     # version 0.1.2 took them alone
     older = {PLOTS[name].function(tracking_data=collector.tracking_data)[1].get_title() for name in OF_WORKERS}
     assert older == {PLOTS[name].title for name in OF_WORKERS}

@@ -27,7 +27,7 @@ from pictures import synthetic_run
 from processes import PATIENCE
 
 import roastcoffea
-from roastcoffea.errors import MissingMeasurementError
+from roastcoffea.errors import MeasurementError, MissingMeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import evaluate
 from roastcoffea.records.run import FAILED, Run
@@ -231,7 +231,8 @@ def test_a_failed_run_is_drawn_and_says_so(name: str, wanted: Callable[[str], li
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_not_measured_is_an_error_that_says_what_and_why(name: str, pyplot: Any) -> None:
-    run = run_without_tables(absent=dict.fromkeys(("chunks", "tasks", "samples", "lifetimes"), "the cluster was away"))
+    absent = ("chunks", "tasks", "samples", "lifetimes", "worker_requests")
+    run = run_without_tables(absent=dict.fromkeys(absent, "the cluster was away"))
     reason = "were not recorded" if "per_task" in name else "the cluster was away"
     with pytest.raises(ValueError, match=rf"^{name} has nothing to draw: .*{reason}"):
         function(name)(run)
@@ -240,7 +241,7 @@ def test_what_was_not_measured_is_an_error_that_says_what_and_why(name: str, pyp
 
 def test_where_drawing_finds_nothing_the_title_of_the_user_stays(run: Run) -> None:
     ax = Figure().add_subplot(title="Mine")
-    with pytest.raises(ValueError, match="no sample tells occupancy"):
+    with pytest.raises(ValueError, match="no sample has occupancy"):
         plots.plot_occupancy_timeline(handmade_run(), ax=ax)
     assert ax.get_title() == "Mine"
 
@@ -306,7 +307,7 @@ def test_a_folder_of_0_1_2(name: str, old: Measurement) -> None:
     except ValueError as reason:
         # nothing was serialized inside of its tasks
         assert name.removeprefix("plot_") not in OLD or name == "plot_per_task_overhead"
-        assert re.search(r"0\.1\.2|not known|Dask counted no seconds", str(reason))  # noqa: PT017
+        assert re.search(r"0\.1\.2|not known|has a worker|Dask recorded no seconds", str(reason))  # noqa: PT017
 
 
 @pytest.mark.slow
@@ -323,10 +324,10 @@ def test_a_file_is_the_second_argument_as_it_was(run: Run, tmp_path: Path, no_py
     plots.plot_throughput_timeline(info, tmp_path / "rate.svg")
     assert (tmp_path / "rate.svg").read_text().startswith("<?xml")
     with pytest.raises(
-        TypeError, match=r"takes no float there: after the source it takes a file; .* by name \(tracking"
+        TypeError, match=r"takes no float in that position: only a file may follow the source; .* by name \(tracking"
     ):
         plots.plot_throughput_timeline(info, 2.0)
-    with pytest.raises(TypeError, match="takes no dict there"):
+    with pytest.raises(TypeError, match="takes no dict in that position"):
         plots.plot_throughput_timeline(info, evaluate(run)["tracking_data"], evaluate(run)["tracking_data"])
 
 
@@ -353,7 +354,7 @@ def test_a_folder_is_drawn_as_its_measurement_is(run: Run, tmp_path: Path, no_py
 
 
 def test_nothing_to_draw_from() -> None:
-    with pytest.raises(ValueError, match=r"give a collector, a measurement, a Run, or .* nothing"):
+    with pytest.raises(ValueError, match=r"pass a collector, a measurement, a Run, or .* nothing"):
         plots.plot_time_ledger()
     with pytest.raises(ValueError, match="float was given"):
         plots.plot_time_ledger(3.0)
@@ -365,20 +366,34 @@ def test_a_plot_says_what_it_takes_and_takes_nothing_else() -> None:
     parameters = inspect.signature(plots.plot_byte_ledger).parameters
     assert inspect.signature(plots.plot_byte_ledger).return_annotation == "tuple[Figure, Axes]"
     older = ["tracking_data", "span_metrics", "metrics", "chunk_info", "chunk_metrics"]
-    assert list(parameters) == ["source", "output_path", *older, "ax", "title", "figsize", "dark"]
+    assert list(parameters) == ["source", "path", *older, "ax", "title", "figsize", "dark", "overwrite"]
     assert "bins" in inspect.signature(plots.plot_runtime_distribution).parameters
-    assert "edges in the unit of the axis" in str(plots.plot_runtime_distribution.__doc__)
-    assert "Inches of a new figure" in str(plots.plot_byte_ledger.__doc__)
+    assert "edges in the axis unit" in str(plots.plot_runtime_distribution.__doc__)
+    assert "Size of a new figure in inches" in str(plots.plot_byte_ledger.__doc__)
     with pytest.raises(TypeError, match="plot_byte_ledger takes no argument titel"):
         plots.plot_byte_ledger(handmade_run(), titel="x")  # type: ignore[call-arg]
 
 
 def test_title_size_and_file(run: Run, tmp_path: Path, no_pyplot: None) -> None:
-    figure, ax = plots.plot_byte_ledger(run, title="", figsize=(7, 2), output_path=tmp_path / "new" / "ledger.svg")
+    figure, ax = plots.plot_byte_ledger(run, title="", figsize=(7, 2), path=tmp_path / "new" / "ledger.svg")
     assert ax.get_title() == ""
     assert figure.get_size_inches().tolist() == [7, 2]
     assert (tmp_path / "new" / "ledger.svg").read_text().startswith("<?xml")
     assert plots.plot_byte_ledger(run, title="Mine")[1].get_title() == "Mine"
+
+
+def test_a_file_is_overwritten_only_on_demand(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ledger.png").write_text("mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "inputs_of", lambda *_, **__: pytest.fail("it was drawn"))
+        for name in ("ledger", "ledger.png"):  # as matplotlib adds it
+            with pytest.raises(MeasurementError, match=r"ledger\.png exists; .*overwrite=True"):
+                plots.plot_byte_ledger(run, tmp_path / name)
+            with pytest.raises(MeasurementError, match="exists"):
+                plots.plot_byte_ledger(run, output_path=tmp_path / name)  # type: ignore[call-arg]
+    assert (tmp_path / "ledger.png").read_text() == "mine"
+    plots.plot_byte_ledger(run, output_path=tmp_path / "ledger.png", overwrite=True)  # type: ignore[call-arg]
+    assert (tmp_path / "ledger.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +407,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Figure, "savefig", broken)
     with pytest.raises(OSError, match="the disk is full"):
-        registry.save(Figure(), file)
+        registry.save(Figure(), file, overwrite=True)
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
 

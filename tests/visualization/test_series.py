@@ -29,7 +29,7 @@ def test_a_series_of_each_worker_is_in_order_of_time() -> None:
     assert [values.tolist() for values in memory.values] == [[100, 300, 300], [500]]
     assert (memory.begin, memory.end) == (T, T + 40)
     assert series_of(samples, "processing", {}).workers == ["A"]  # nobody counted those of B
-    with pytest.raises(NotMeasuredError, match="no sample tells nbytes"):
+    with pytest.raises(NotMeasuredError, match="no sample has nbytes"):
         series_of(samples, "nbytes", {})
 
 
@@ -93,5 +93,5 @@ def test_rows_are_kept_where_all_columns_are_known() -> None:
     wanted = [row for row in rows if row["bytes_requested"] is not None and row.get("events") is not None]
     assert found == [{name: row[name] for name in ("dataset", "bytes_requested", "events")} for row in wanted]
     assert 0 < len(found) < len(rows)
-    with pytest.raises(NotMeasuredError, match="file bytes and events are not known of any chunk"):
+    with pytest.raises(NotMeasuredError, match="file bytes and events are unknown for every chunk"):
         known_rows(table_of_rows(CHUNK_COLUMNS, [row | {"file_bytes": None} for row in rows]), "file_bytes", "events")

@@ -10,6 +10,7 @@ from handmade import CHUNKS, TASKS, T, handmade_run, run_with, task
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.visualization.distributions import IDLE, SHOWN, Stream, main_in_pixels, stream_of
 from roastcoffea.visualization.inputs import inputs_of
@@ -19,12 +20,12 @@ def classes(stream: Stream) -> list[str]:
     return [SHOWN[kind] for kind in stream.kind]
 
 
-def made(*rows: tuple[int, str, float, float], lanes: int = 2) -> Stream:
-    """Attempts by lane, class, start and stop."""
+def made(*rows: tuple[int, str, float, float], lanes: int = 2, pale: int = 0) -> Stream:
+    """Attempts by lane, class, start and stop, all of them as pale."""
     lane, names, start, stop = zip(*rows, strict=True)
     kind, none = np.array([SHOWN.index(name) for name in names]), np.full(len(rows), -1)
     workers = [f"w{number}" for number in range(lanes)]
-    return Stream(np.array(lane), kind, np.array(start), np.array(stop), none, none, workers, lanes)
+    return Stream(np.array(lane), kind, np.array(start), np.array(stop), none, none, 0 * none + pale, workers, lanes)
 
 
 def test_tasks_have_the_class_that_took_the_most_of_their_chunk() -> None:
@@ -117,12 +118,12 @@ def test_where_no_thread_is_known_the_first_free_lane_is_taken() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"worker": None}, "it is not known on which worker anything ran"),
-        ({"start": None}, "it is not known of any task when it ran"),
+        ({"worker": None}, "no task or chunk has a worker"),
+        ({"start": None}, "no task has times"),
     ],
 )
 def test_what_is_not_known_is_the_reason(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(NotMeasuredError, match="neither tasks nor chunks were seen"):
+    with pytest.raises(NotMeasuredError, match="no tasks or chunks were recorded"):
         stream_of(None, None)
     rows = [task("a", 1, "merge", "ok", "A", 0, 1) | changes]
     with pytest.raises(NotMeasuredError, match=reason):
@@ -136,6 +137,23 @@ def test_a_pixel_has_the_class_that_took_the_most_and_any_failure() -> None:
     assert kinds == [["compute", "failed"], [None, None]]  # 2 s of 10 s are mostly idle
     assert pixels.busy == pytest.approx(np.array([[10, 0.1], [2, 0]]))
     assert pixels.most == pytest.approx(np.array([[6, 0.1], [2, 0]]))
+
+
+def test_a_chunk_that_waited_for_a_core_has_the_colour_of_its_work_and_is_paler() -> None:
+    waited = {"contention_seconds": 5.0, "wait_seconds": None, "lock_seconds": 0.0, "blocked_seconds": 0.0}
+    rows = [
+        CHUNKS[0] | waited | {"compute_seconds": 2.0, "read_seconds": 1.0, "wall_seconds": wall} for wall in (8.0, 12.0)
+    ]
+    rows.append(rows[0] | {"contention_seconds": 0.0, "blocked_seconds": 5.0})
+    stream = stream_of(None, table_of_rows(CHUNK_COLUMNS, rows))
+    assert (classes(stream), stream.pale.tolist()) == (["compute", "task overhead", "blocked"], [2, 1, 0])
+
+
+def test_a_pixel_is_as_pale_as_its_tasks_are_on_average() -> None:
+    edges = np.array([0.0, 10.0])
+    assert main_in_pixels(made((0, "compute", 0, 9), (1, "read", 0, 3), pale=2), 1, edges).pale.tolist() == [[2]]
+    mixed = made((0, "compute", 0, 9), (1, "compute", 0, 3))._replace(pale=np.array([0, 3]))
+    assert main_in_pixels(mixed, 1, edges).pale.tolist() == [[1]]  # 3 of 12 s at 3
 
 
 def test_lanes_share_the_rows_that_there_are() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from handmade import EXPECTED, LIFETIMES, SPAN, T, handmade_run
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import DATASETS, GIB, synthetic_run
@@ -19,6 +22,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots
+from roastcoffea.visualization.distributions import running_chunks
 from roastcoffea.visualization.draw import OF_BYTES, OF_TIME, by_family
 from roastcoffea.visualization.plots import extract_per_task_metrics
 
@@ -51,7 +55,7 @@ def test_the_byte_ledger() -> None:
     assert list(bars(ax)) == list(OF_BYTES)
     assert list(bars(ax).values()) == wanted
     assert [to_hex(bar.get_facecolor()).upper() for bar in ax.containers[0]] == list(OF_BYTES.values())
-    assert ax.get_xlabel().startswith("requested (kB); in all 6.05 kB\nincomplete: ")
+    assert ax.get_xlabel().startswith("requested (kB); total 6.05 kB\nincomplete: ")
     assert [text.get_text() for text in ax.texts][:2] == ["3.2 kB, 52.9 %", "700 B, 11.6 %"]
 
 
@@ -79,7 +83,7 @@ def test_the_time_ledger() -> None:
     assert "transfer" not in found
     assert "below 0.1 % each: interpreter lock, blocked, checkpoint" in ax.get_xlabel().replace("\n", " ")
     assert sum(width for widths in found.values() for width in widths) == pytest.approx(440 / 60, rel=2e-3)
-    assert ax.get_xlabel().startswith("worker threads x time (min); in all 7 min 20 s")
+    assert ax.get_xlabel().startswith("worker threads x time (min); total 7 min 20 s")
     shown = [to_hex(bar.get_facecolor()).upper() for bar in ax.containers[0]]
     assert shown == [OF_TIME[name] for name in found]
 
@@ -156,12 +160,51 @@ def test_the_area_below_the_data_rate_is_what_was_requested(run: Run) -> None:
     assert workers.max() == 4
 
 
+def test_chunks_of_datasets_over_time_by_hand() -> None:
+    spans = [("a", 0.0, 4.0), ("a", 2.0, 6.0), ("a", 7.0, 8.0), ("b", 4.0, 8.0), ("b", None, 3.0)]
+    table = pa.table(dict(zip(("dataset", "start", "stop"), map(list, zip(*spans, strict=True)), strict=True)))
+    edges, counts = running_chunks(table, 0.0, 4)
+    assert edges.tolist() == [0, 2, 4, 6, 8]
+    assert {name: count.tolist() for name, count in counts.items()} == {"a": [1, 2, 1, 0.5], "b": [0, 0, 1, 1]}
+
+
+def test_chunks_of_datasets_have_the_data_rate_beneath(run: Run) -> None:
+    above, beneath = axes_of(plots.plot_dataset_timeline, run).child_axes
+    lasted = run.chunks.append_column("seconds", pc.subtract(run.chunks["stop"], run.chunks["start"]))
+    sums = lasted.group_by("dataset").aggregate([("seconds", "sum")]).to_pylist()
+    areas = {}
+    for patch in above.patches:
+        values, edges, baseline = patch.get_data()
+        areas[patch.get_label()] = float(np.sum((values - baseline) * np.diff(edges)))
+    assert areas == pytest.approx({row["dataset"]: row["seconds_sum"] for row in sums})
+    values, edges, _ = beneath.patches[0].get_data()
+    requested = sum(sum(table["bytes_requested"].to_pylist()) for table in (run.chunks, run.preprocessing))
+    assert float(np.sum(values * np.diff(edges))) * 1e6 / 8 == pytest.approx(requested)
+    assert above.get_xlim() == beneath.get_xlim()
+    unknown = dict.fromkeys(("bytes_requested", "coffea_bytes_read"), [None] * len(run.chunks))
+    alone = axes_of(plots.plot_dataset_timeline, without(run, "chunks", **unknown))
+    assert alone.child_axes == []
+    assert alone.patches
+
+
+@pytest.mark.parametrize("size", [(3.4, 2.5), (5.25, 3.5), (7.0, 7.0)])
+def test_names_of_rates_cover_no_chunk_and_no_other_name(run: Run, size: tuple[float, float]) -> None:
+    figure, ax = plots.plot_runtime_vs_events(run, figsize=size)
+    FigureCanvasAgg(figure).draw()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    clouds = [line.get_xydata() for line in ax.lines if line.get_linestyle() == "None"]
+    points = ax.transData.transform(np.concatenate(clouds))
+    assert len(boxes) == len([line for line in ax.lines if line.get_linestyle() == ":"]) >= 2
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert sum(box.count_contains(points) for box in boxes) == 0
+
+
 def test_bytes_that_are_not_known_are_told_and_a_checkpoint_requested_none(run: Run) -> None:
     number = len(run.chunks)
     unknown = [None if row < 30 else 1000 for row in range(number)]
     changed = without(run, "chunks", bytes_requested=unknown, coffea_bytes_read=[None] * number)
     ax = axes_of(plots.plot_throughput_timeline, changed)
-    assert ax.get_xlabel().endswith(f"\nthe bytes or times of 30 of {number + 6} attempts are\nnot known")
+    assert ax.get_xlabel().endswith(f"\nthe bytes or times of 30 of {number + 6} attempts are\nunknown")
     loaded = without(changed, "chunks", outcome=["checkpoint" if row < 30 else "ok" for row in range(number)])
     assert "known" not in axes_of(plots.plot_throughput_timeline, loaded).get_xlabel()
 
@@ -201,7 +244,7 @@ def test_many_workers_are_bands_and_few_are_lines(run: Run) -> None:
     many = synthetic_run(workers=30, rounds=2)
     ax = axes_of(plots.plot_occupancy_timeline, many)
     assert len(ax.lines) == 1
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all 30 workers", "80 % of them", "median"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all 30 workers", "80 % of workers", "median"]
     assert len(axes_of(plots.plot_occupancy_timeline, run).lines) == 4
 
 
@@ -263,18 +306,18 @@ def test_bars_of_tasks() -> None:
     assert bars(axes_of(plots.plot_per_task_bytes_read, run)) == {"Dijet": [1.0], "reduce": [0.5]}
     overhead = axes_of(plots.plot_per_task_overhead, run)
     assert bars(overhead) == {"reduce": [500, 250, 125], "Dijet": [0, 0, 0]}
-    assert overhead.get_xlabel() == "time of threads (ms)"
+    assert overhead.get_xlabel() == "thread time (ms)"
 
 
 def test_what_dask_did_not_count_is_no_plot() -> None:
     run = handmade_run(span_metrics={("execute", "a", "executor", "seconds"): 1.0})
     for name, words in (
-        ("cpu_io", "no seconds of thread-cpu, thread-noncpu"),
-        ("bytes_read", "no bytes of memory-read, disk-read"),
-        ("overhead", "no seconds of deserialize, serialize, .*disk-write"),
+        ("cpu_io", "no seconds for thread-cpu, thread-noncpu"),
+        ("bytes_read", "no bytes for memory-read, disk-read"),
+        ("overhead", "no seconds for deserialize, serialize, .*disk-write"),
     ):
         with pytest.raises(
-            ValueError, match=rf"plot_per_task_{name} has nothing to draw: Dask counted {words} in tasks"
+            ValueError, match=rf"plot_per_task_{name} has nothing to draw: Dask recorded {words} in this"
         ):
             getattr(plots, f"plot_per_task_{name}")(run)
 
@@ -323,14 +366,14 @@ def test_shares_of_files_that_are_all_the_same_are_a_sentence() -> None:
     ax = Figure().add_subplot()
     plots.plot_data_access_percentage(metrics={"file_read_metrics": files}, ax=ax)
     (sentence,) = ax.texts
-    words = "share that was read of each of 40 files: 25.1 % of its bytes, 10 % of its branches"
+    words = "read from each of 40 files: 25.1 % of its bytes, 10 % of its branches"
     assert sentence.get_text().replace("\n", " ") == words
     assert ax.patches[:] == []
 
 
 def test_files_of_which_nothing_was_read_are_no_plot() -> None:
     files = {"a.root": {"bytes_read_percent": 0.0, "branches_read_percent": None}}
-    with pytest.raises(ValueError, match="of 1 files only metadata was read"):
+    with pytest.raises(ValueError, match="only metadata was read from 1 files"):
         plots.plot_data_access_percentage(metrics={"file_read_metrics": files})
 
 
@@ -342,8 +385,8 @@ def test_shares_of_many_files() -> None:
     assert [sum(patch.get_data().values) for patch in ax.patches] == [39]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["share of its bytes"]
     assert ax.get_xlabel().replace("\n", " ") == (
-        "share of a file that was read (%) the share of its bytes is not known for 1 of 40 files "
-        "the share of its branches is not known for 40 files"
+        "share of a file read (%) the share of its bytes is unknown for 1 of 40 files "
+        "the share of its branches is unknown for 40 files"
     )
 
 
@@ -375,13 +418,13 @@ def test_efficiency_and_what_was_not_measured() -> None:
     assert texts[1] == "not measured"
     assert len(found) == 3  # nothing but efficiencies
     used = axes_of(plots.plot_resource_utilization, handmade_run())
-    assert bars(used)["workers: mean of peak"] == [pytest.approx(80)]
+    assert bars(used)["workers: mean / peak"] == [pytest.approx(80)]
     assert used.texts[0].get_text() == "80 % (1.6 of 2)"
 
 
 def test_shares_of_nothing_have_no_row_but_a_note() -> None:
     _, ax = plots.plot_efficiency_summary(metrics={"core_efficiency": 0.5, "useful_fraction": 0.0})
-    assert list(bars(ax)) == ["cores: CPU time of chunks", "tasks of chunks: CPU time"]
+    assert list(bars(ax)) == ["cores: CPU time of chunks", "chunk tasks: CPU time"]
     assert [text.get_text() for text in ax.texts] == ["50 %", "not measured"]
     assert ax.get_xlabel().endswith("\n0 %: bytes: useful")
 
@@ -473,10 +516,10 @@ def test_what_is_not_known_is_not_drawn_as_zero() -> None:
     balance = axes_of(plots.plot_worker_balance, without(run, "chunks", cpu_seconds=[None] * 6))
     assert [text.get_text() for text in balance.get_legend().get_texts()] == ["CPU unknown"]
     phases = axes_of(plots.plot_chunk_phases, without(run, "chunks", read_seconds=[None] * 6))
-    assert "not known everywhere: read" in phases.get_xlabel()
+    assert "unknown for some datasets: read" in phases.get_xlabel()
     sections = axes_of(plots.plot_sections, without(run, "sections", cpu_seconds=[1.0, None, 1.0, 1.0]))
     assert np.isnan(bars(sections)["jets/read"][1])
     nothing = without(run, "chunks", bytes_requested=[None] * 6, coffea_bytes_read=[None] * 6)
     for function in (plots.plot_throughput_timeline, plots.plot_bytes_accessed_per_chunk):
-        with pytest.raises(ValueError, match="known"):
+        with pytest.raises(ValueError, match=r"unknown for every chunk|has both times and requested bytes"):
             function(nothing)

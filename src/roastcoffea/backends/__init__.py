@@ -1,1 +1,1 @@
-"""Watching a cluster: the client's half, and the plugins on scheduler and workers."""
+"""Recording of workers and tasks, on the client and in Dask plugins."""

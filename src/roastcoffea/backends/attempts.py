@@ -1,4 +1,4 @@
-"""Attempts of tasks on the scheduler, one row of the log for each, with kind and chunk of coffea's tasks."""
+"""Log of task attempts, written on the scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from roastcoffea.log.kinds import (
     TASK_ERROR,
     LogWriter,
 )
-from roastcoffea.log.marks import METADATA_KEY, is_measured, mark_of
+from roastcoffea.log.marks import METADATA_KEY, call_of, is_measured, mark_of
 from roastcoffea.records.workers import (
     CANCELLED,
     ERROR,
@@ -41,26 +41,23 @@ from roastcoffea.records.workers import (
 from roastcoffea.redaction import redacted_beginning
 
 OF_TYPES = {"WorkItem": PROCESSOR, "FileMeta": PREPROCESSING, "_reduce": MERGE}
-"""Kind of a task by the class of its first argument or function, if coffea defines that class."""
+"""Maps the coffea class of a task's first argument or function to the task kind."""
 
 PARTS = ("dataset", "filename", "treename", "entrystart", "entrystop")
 """Attributes of a `WorkItem` that identify its chunk."""
 
 
 class CoffeaTasks:
-    """Recognizes coffea's tasks.
-
-    Merges of preprocessing results belong to the preprocessing, as in a measurement.
-    """
+    """Identifies coffea's tasks and their chunks. Merges of preprocessing results are classified as preprocessing."""
 
     def __init__(self) -> None:
         self._preparing: set[Any] = set()
 
     def described(self, task: Any) -> tuple[Any, ...]:
-        """Code of a task's kind, and for a chunk its `PARTS`; empty for tasks that are not coffea's."""
-        spec = task.run_spec
-        item = first_of(getattr(spec, "args", None))
-        kind = kind_by(type(item)) or kind_by(type(getattr(spec, "func", None)))
+        """Return the code for the task kind and, for chunks, the values of `PARTS`; for other tasks, an empty tuple."""
+        function, arguments = call_of(task)
+        item = first_of(arguments)
+        kind = kind_by(type(item)) or kind_by(type(function))
         if kind is None:
             return ()
         if kind == MERGE and any(other.key in self._preparing for other in task.dependencies):
@@ -71,25 +68,26 @@ class CoffeaTasks:
         return (code, *(getattr(item, part) for part in PARTS)) if kind == PROCESSOR else (code,)
 
     def forget(self, key: Any) -> None:
-        """Forget a task that the scheduler has released."""
         self._preparing.discard(key)
 
 
 def kind_by(of: type) -> str | None:
-    """Kind of the tasks of a class; None if it is not coffea's. No class is remembered: users' come and go."""
+    """Task kind for a coffea class; None for other classes.
+
+    Results are not cached, because a cache would keep users' classes alive.
+    """
     return OF_TYPES.get(of.__name__) if of.__module__.partition(".")[0] == "coffea" else None
 
 
 def chunk_of(task: Any) -> list[Any] | None:
-    """The `PARTS` of a task's chunk as JSON values; None for a task of another kind."""
-    item = first_of(getattr(getattr(task, "run_spec", None), "args", None))
+    """Return the `PARTS` of a task's chunk as JSON values, or None if the task has no chunk."""
+    item = first_of(call_of(task)[1])
     if not all(hasattr(item, part) for part in PARTS):
         return None
     return [None if (value := getattr(item, part)) is None else plain_part(value) for part in PARTS]
 
 
 def plain_part(part: Any) -> Any:
-    """A part of a key, or of a chunk's identity, as a JSON value."""
     try:
         return part.__index__()
     except (AttributeError, TypeError):
@@ -97,7 +95,7 @@ def plain_part(part: Any) -> Any:
 
 
 def first_of(arguments: Any) -> Any:
-    """The first argument of a task; with heavy input coffea's executor passes a pair."""
+    """Return a task's first argument, without any heavy input that coffea passes in the same tuple."""
     first: Any = arguments[0] if arguments else None
     if type(first).__name__ == "Tuple":
         return first_of(first.args)
@@ -106,12 +104,10 @@ def first_of(arguments: Any) -> Any:
 
 LONGEST_TEXT = 2000
 MOST_PROBLEMS = 20
-"""Most distinct problems listed; the others are counted."""
+"""Maximum number of distinct problems to list; any others are only counted."""
 
 
 class Problems:
-    """Problems of recording on the cluster: each is written once, up to a maximum number."""
-
     def __init__(self, log: LogWriter) -> None:
         self.failures = 0
         self._log = log
@@ -119,12 +115,11 @@ class Problems:
         self._more = 0
 
     def failed(self, problem: Exception) -> None:
-        """Count an error of the plugin itself; distributed would swallow it."""
+        """Count and log an error in the plugin itself, because distributed would swallow it."""
         self.failures += 1
         self.note(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
 
     def note(self, text: str) -> None:
-        """Write a problem, or count it if too many were written."""
         text = redacted_beginning(text, LONGEST_TEXT)
         if text not in self._noted and len(self._noted) == MOST_PROBLEMS:
             self._more += 1
@@ -133,7 +128,6 @@ class Problems:
             self._log.write_text(PROBLEM, text)
 
     def note_rest(self) -> None:
-        """Write the number of problems that were not listed."""
         if self._more:
             self._log.write_text(PROBLEM, f"{self._more} further problem(s) on the scheduler are not listed")
 
@@ -141,17 +135,15 @@ class Problems:
 UNKNOWN_TIMES = (math.nan,) * 4
 
 MOST_FAILURES = 1000
-"""Most failures of attempts kept until the end of their task, which follows immediately."""
+"""Maximum number of failed attempts to keep while waiting for the scheduler to report that they ended."""
 
 UNASSIGNED = ("queued", "no-worker")
-"""States of a runnable task without a worker."""
 
 
 class Assignment(NamedTuple):
-    """Worker that was assigned a task, with the times when it became runnable and was assigned (this clock), and its
-    kind.
+    """When a task became runnable, when it was assigned to a worker, and how often it was moved afterwards.
 
-    `stolen` is the number of moves to another worker since.
+    Both times are on the scheduler's clock.
     """
 
     worker: str | None
@@ -162,7 +154,7 @@ class Assignment(NamedTuple):
 
 
 class TasksOfRun(NamedTuple):
-    """What identifies a run's tasks: the collector's mark, its client, and the span of the run."""
+    """Collector mark, client ID and span ID that identify a run's tasks."""
 
     collector: str
     client: str
@@ -170,20 +162,20 @@ class TasksOfRun(NamedTuple):
 
 
 class Attempts:
-    """Writes each attempt that ends, from the scheduler's transitions of tasks.
+    """Log of finished task attempts, based on the scheduler's task transitions.
 
     Parameters
     ----------
     run : TasksOfRun or None
-        The run whose tasks are recorded; of other tasks only worker, thread and times are kept. None for a monitor,
+        The run to record. For tasks outside the run, only the worker, thread and times are logged. None for a monitor,
         which records every task and saves nothing.
 
     Attributes
     ----------
     of_others : int
-        Attempts of other users' tasks that Dask counted in the run's spans.
+        Number of attempts at other users' tasks that Dask counted in the run's spans.
     elsewhere : dict
-        Other spans in which Dask counts tasks of the run, with their counts from before.
+        Maps each other span in which Dask counts the run's tasks to its counts before the first such task.
     """
 
     def __init__(self, name: str, scheduler: Any, log: LogWriter, problems: Problems, run: TasksOfRun | None) -> None:
@@ -204,14 +196,13 @@ class Attempts:
         self._failures: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._recorded: dict[tuple[Any, int], None] = {}
         self._measured: set[str] = set()
-        """Prefixes of tasks without a Runner that left records."""
+        """Prefixes of non-Runner tasks that have produced a record."""
         self.take_noted: Callable[[], object] = bool
-        """Takes the recorded starts and ends that are pending, if someone else records them first."""
+        """Callback that flushes the task starts and ends buffered by another recorder."""
 
     # events from the scheduler
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Handle a task's transition to another state."""
         try:
             if finish == "processing":
                 task = self.scheduler.tasks[key]
@@ -225,7 +216,6 @@ class Attempts:
             self._failed(problem)
 
     def began(self, task: Any, address: str, now: float) -> None:
-        """Handle the assignment of a task to a worker."""
         runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
         self._assign(task, Assignment(address, runnable, now, self._kind(task, mark)))
         span = task.group.span_id
@@ -234,7 +224,7 @@ class Attempts:
             self.elsewhere[span] = dict(counted)
 
     def ended(self, task: Any, run_id: int, state: str, ending: Mapping[str, Any], now: float) -> None:
-        """Handle the end of an attempt, with Dask's report of it."""
+        """Handle the end of an attempt; `ending` contains Dask's report."""
         mark = self._mark(task)
         assignment = self._open.pop(task.key, None) or self._unseen(task, mark)
         failed = self._failures.pop((task.key, run_id), None)
@@ -259,39 +249,37 @@ class Attempts:
             task.metadata.pop(METADATA_KEY, None)
 
     def recorded(self, key: Any, run_id: int) -> None:
-        """Learn that an attempt that is about to fail has left a record."""
+        """Remember that a failing attempt has produced a record."""
         self._recorded[key, run_id] = None
         if len(self._recorded) > MOST_FAILURES:
             del self._recorded[next(iter(self._recorded))]
 
     def waited(self, key: Any, state: str, now: float) -> None:
-        """Handle a task that waits for a worker, or no longer does."""
+        """Handle a task that starts or stops waiting for a worker."""
         if state in UNASSIGNED:
             self._runnable.setdefault(key, now)
         else:
             self._runnable.pop(key, None)
 
     def had_tasks(self, address: str, tasks: Iterable[Any]) -> None:
-        """Handle tasks that a worker had when it was first seen."""
+        """Handle tasks that were already assigned to a worker when the worker was first seen."""
         self.take_noted()
         for task in tasks:
             self._assign(task, Assignment(address, NO_TIME, NO_TIME, self._kind(task, self._mark(task))))
 
     def take_waiting_records(self) -> None:
-        """Take the records of attempts that ended while nobody took them."""
+        """Store the records of attempts that ended between two fetches."""
         for task in list(self.scheduler.tasks.values()):
             if self._mark(task) is not None and isinstance((task.metadata or {}).get(METADATA_KEY), bytes):
                 self._log.write(CHUNK, task.metadata.pop(METADATA_KEY))
 
     def restarted(self) -> None:
-        """Forget the attempts lost in a restart of the cluster."""
         self.take_noted()
         for assignment in self._open.values():
             self._begun[assignment.kind] -= 1
         self._open.clear()
 
     def stolen(self, message: Any) -> None:
-        """Handle Dask's event that a task was moved to another worker."""
         self.take_noted()
         match message:
             case ("confirm", str() | tuple() as key, _, _, str() as thief, *_) if key in self._open:
@@ -300,7 +288,7 @@ class Attempts:
                 self._open[key] = before._replace(worker=thief, time=time.time(), stolen=stolen)
 
     def failing(self, message: Mapping[str, Any]) -> None:
-        """Keep a worker's report of a failed attempt until the scheduler handles its end."""
+        """Keep a worker's report of a failed attempt until the attempt ends."""
         self._failures[message["failed"], message["run_id"]] = message
         if len(self._failures) > MOST_FAILURES:
             del self._failures[next(iter(self._failures))]
@@ -309,12 +297,14 @@ class Attempts:
 
     @property
     def open_keys(self) -> Iterable[Any]:
-        """Keys of active tasks."""
         self.take_noted()
         return self._open.keys()
 
     def by_kind(self) -> dict[str, int]:
-        """Attempts by kind with a row, written or dropped; those that have not started have none."""
+        """Number of logged attempts by kind, including dropped rows.
+
+        Attempts that have not ended are included only if `write_unfinished` has logged them.
+        """
         self.take_noted()
         written = dict(self._begun)
         for key, assignment in self._open.items():
@@ -323,7 +313,7 @@ class Attempts:
         return written
 
     def write_unfinished(self, running: Mapping[str, Iterable[tuple[Any, list[float]]]]) -> None:
-        """Write rows of active attempts: they have a start and no stop."""
+        """Log the attempts that are still running, with a start time but no stop time."""
         self.take_noted()
         for address, tasks in running.items():
             for key, times in tasks:
@@ -344,7 +334,7 @@ class Attempts:
         self._begun[assignment.kind] += 1
 
     def _kind(self, task: Any, mark: Mapping[str, Any] | None) -> str:
-        """What a task does for the run; one that reads without a Runner is as one that processes a chunk."""
+        """A task's kind; a non-Runner task that reads data counts as a chunk."""
         kind = kind_of(task, mark)
         if kind == OTHER and mark is not None and (task.prefix.name in self._measured or is_measured(task)):
             return PROCESSOR
@@ -353,7 +343,10 @@ class Attempts:
     def _known_now(
         self, task: Any, run_id: int, assignment: Assignment, outcome: str, *, is_recorded: bool
     ) -> Assignment:
-        """The assignment with its kind, which is known when a task without a Runner ends: did it leave a record?"""
+        """Assignment of a finished non-Runner task, with the task's final kind.
+
+        The final kind depends on whether the task produced a record.
+        """
         is_recorded |= self._recorded.pop((task.key, run_id), False) is None
         kind = assignment.kind
         if is_recorded:
@@ -366,7 +359,7 @@ class Attempts:
         return assignment._replace(kind=kind)
 
     def _write_more(self, task: Any, kind: str, outcome: str) -> None:
-        """Write what a merge merges, or the chunk of a failed attempt: without a record, this is its only trace."""
+        """Log the input size of a merge, or the chunk of a failed attempt, which may not have produced a record."""
         if kind == MERGE:
             sizes = [max(one.nbytes, 0) for one in task.dependencies]
             self._log.write_fields(MERGED, merge_level(task), len(sizes), sum(sizes))
@@ -374,24 +367,24 @@ class Attempts:
             self._log.write_text(TASK_CHUNK, json.dumps(chunk))
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
-        """Assignment of an attempt whose start was not recorded."""
+        """Assignment for an attempt whose start was not recorded."""
         kind = self._kind(task, mark)
         self._begun[kind] += 1
         return Assignment(None, NO_TIME, NO_TIME, kind)
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
-        """Our annotation, if the task belongs to the run."""
         return None if self._run is None else mark_of(task, self._run.collector)
 
     def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
-        """Whether the client of the run submitted the task."""
+        """Whether the run's client submitted the task; always true for a monitor."""
         run = self._run
         return run is None or mark is not None or any(one.client_key == run.client for one in task.who_wants or ())
 
     def _is_in_span(self, task: Any) -> bool:
-        """Whether Dask counts the task in the span of the run, or in one inside it.
+        """Whether Dask counts the task in the run's span or in a nested one.
 
-        Dask keeps all tasks of one name in one span while any of them is alive, regardless of who submitted them.
+        As long as any task with a given name is alive, Dask counts all tasks with this name in the same span,
+        regardless of who submitted them.
         """
         spans = ((task.annotations or {}).get("span") or {}).get("ids", ())
         return self._run is not None and self._run.span in spans
@@ -399,7 +392,8 @@ class Attempts:
     def _outcome(self, finish: str, ending: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":
             return OK
-        # a task released because another one failed has the stimulus of that failure
+        # the stimulus does not show whether this task failed: if it is released because another task failed, it carries
+        # that task's stimulus
         if ending.get("exception_text"):
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
@@ -431,7 +425,6 @@ class Attempts:
 
 
 def kind_of(task: Any, mark: Mapping[str, Any] | None) -> str:
-    """Role of a task with this mark in the run."""
     if mark is None or mark["step"] is None:
         return OTHER
     if mark["step"] == PREPROCESSING:
@@ -443,7 +436,7 @@ def kind_of(task: Any, mark: Mapping[str, Any] | None) -> str:
 
 
 def merge_level(task: Any) -> int:
-    """Level of a merge in its tree: 1 if it merges results of chunks. All inputs of a merge have one level."""
+    """Return a merge's level in the merge tree (1 if it merges chunk results)."""
     level = 1
     while level < MOST_LEVELS:
         task = next(iter(task.dependencies), None)
@@ -456,7 +449,7 @@ def merge_level(task: Any) -> int:
 def _attempt_times(
     ending: Mapping[str, Any], times: list[float] | None, failed: Mapping[str, Any] | None
 ) -> tuple[float, ...]:
-    """Start, stop, Dask's shift of them, arrival, readiness and secession from the start, and thread of an attempt."""
+    """An attempt's start and stop times, the values from `_from_start`, and the thread ID."""
     if failed is not None:
         ending, times = failed, failed["times"]
     start = stop = NO_TIME
@@ -470,6 +463,9 @@ def _attempt_times(
 
 
 def _from_start(times: list[float], start: float) -> tuple[float, float, float, float]:
-    """Dask's shift; arrival, readiness and secession in seconds from the start, all on the worker's clock."""
+    """Dask's clock offset, and the times when a task arrived, became ready and seceded.
+
+    All values are in seconds. The times are on the worker's clock, relative to the start of the task.
+    """
     arrived, ready, _, shift, *seceded = times
     return shift, arrived - start, ready - start, seceded[0] - start if seceded else math.nan

@@ -1,4 +1,4 @@
-"""What others add: backends of users, and executors of coffea whose workers the operating system here does not see."""
+"""Extension points for custom backends and for executors with remote workers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import pyarrow as pa
 from roastcoffea.log.marks import FromEnvironment
 
 FINE_METRICS_DELAY: Final = 0.5
-"""Default seconds for workers to report their counts for a span."""
+"""Default time to wait for the workers to report on a span, in seconds."""
 
 
 class AbstractMetricsBackend(ABC):
-    """Where an analysis runs: its workers over time, and fine metrics if it counts them.
+    """Base class for backends that record workers and, optionally, fine metrics.
 
-    `MetricsCollector(backend=MyBackend())` needs only a subclass with these five methods. `start_tracking` and
-    `stop_tracking` are required; without the other three there are no fine metrics. The collector calls them in this
-    order: `start_tracking`, `create_span`, the analysis, `stop_tracking`, `get_span_metrics`. An error in a method
-    becomes a problem of the measurement, not of the analysis.
+    To be used in `MetricsCollector(backend=MyBackend())`, a subclass must implement `start_tracking` and
+    `stop_tracking`. The other three methods are needed only for fine metrics. The collector calls `start_tracking` and
+    `create_span` before the analysis, and `stop_tracking` and `get_span_metrics` after it. If a method raises an
+    exception, the analysis continues, and the error is recorded as a measurement problem.
 
-    `kind` is optional: the name of the backend in measurements, by default that of its class.
+    The optional attribute `kind` is the backend's name in measurements; the default is the class name.
     """
 
     @abstractmethod
@@ -41,56 +41,58 @@ class AbstractMetricsBackend(ABC):
 
     @abstractmethod
     def stop_tracking(self) -> dict[str, Any]:
-        """Stop sampling; it may be started again.
+        """Stop sampling and return the samples.
+
+        `start_tracking` may be called again afterwards.
 
         Returns
         -------
         dict
-            `worker_counts` {time: number of workers}, and for each of `worker_memory` [B], `worker_memory_limit` [B],
-            `worker_cpu` [%, 100 is one core], `worker_cores`, `worker_active_tasks`, `worker_executing`,
-            `worker_nbytes` [B], `worker_occupancy` [s] and `worker_last_seen` a mapping {worker: [(time, value), ...]}.
-            Each is optional. A time is a `datetime` (local if it has no zone) or Unix seconds. A value of None was not
-            measured.
+            `worker_counts` is a mapping {time: number of workers}. Each of the other keys is a mapping
+            {worker: [(time, value), ...]}: `worker_memory` [B], `worker_memory_limit` [B], `worker_cpu` [%, 100 is one
+            core], `worker_cores`, `worker_active_tasks`, `worker_executing`, `worker_nbytes` [B], `worker_occupancy`
+            [s] and `worker_last_seen`. All keys are optional. Times are Unix timestamps or `datetime` objects (in local
+            time unless they have a time zone). None marks a value that was not measured.
         """
 
     def create_span(self, name: str) -> dict[str, Any]:
-        """Create a span in which work is counted.
+        """Create a span for the run's fine metrics.
 
         Returns
         -------
         dict
-            `context`, a context manager whose `__enter__` returns the span's id, and `name`.
+            `context` is a context manager whose `__enter__` method returns the span's ID, and `name` is the span's
+            name.
         """
         return {"context": nullcontext(), "name": name}
 
     def get_span_metrics(
         self,
-        span_info: Mapping[str, Any],  # noqa: ARG002  (for those that count)
+        span_info: Mapping[str, Any],  # noqa: ARG002  (for backends with fine metrics)
         delay: float = FINE_METRICS_DELAY,  # noqa: ARG002
     ) -> dict[tuple[Any, ...], float]:
-        """Fine metrics of a span; empty if its id is missing or unknown.
+        """Fine metrics for a span; empty if the span's ID is missing or unknown.
 
         Parameters
         ----------
         span_info : mapping
-            Result of `create_span`, with the id of the span as `id`.
+            Result of `create_span`, with the span's ID added as `id`.
         delay : float
-            Most seconds to wait for the workers' reports: a timeout, not a sleep.
+            Maximum time in seconds to wait for the workers' reports.
 
         Returns
         -------
         dict
-            Amounts by tuple: ("execute", task prefix, activity, unit).
+            Amounts, keyed by tuples of the form ("execute", task prefix, activity, unit).
         """
         return {}
 
     def supports_fine_metrics(self) -> bool:
-        """Whether spans have fine metrics in this backend."""
+        """Whether this backend provides fine metrics for spans."""
         return False
 
 
 def checked_interval(interval: Any, name: str = "interval") -> float:
-    """A number of seconds between samples; ValueError for anything else."""
     number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
     if not (number and math.isfinite(interval) and interval > 0):
         raise ValueError(f"{name} must be a positive number of seconds, not {interval!r}")
@@ -101,33 +103,34 @@ EXECUTORS: Final = {
     "ParslExecutor": "roastcoffea.backends.parsl:ParslManagers",
     "TaskVineExecutor": "roastcoffea.backends.taskvine:TaskVineLogs",
 }
-"""Classes of coffea's executors, and where to find the `ExecutorLog` of each."""
+"""Import path of the `ExecutorLog` subclass for each coffea executor class."""
 
 Row = dict[str, Any]
 Busy = Callable[[str], Sequence[npt.NDArray[np.float64]]]
-"""Starts and ends of the chunks of a worker, in order."""
+"""Function that returns the start times and the end times of a worker's chunks, both sorted."""
 
 
 class ExecutorLog:
-    """What an executor without Dask knows of its workers: by default nothing.
+    """Information about the workers of a non-Dask executor.
 
-    A new one takes a module with a subclass, and a line in `EXECUTORS`.
+    To support another executor, add a module with a subclass, and list it in `EXECUTORS`. By default, the methods
+    provide no information.
 
     Parameters
     ----------
     note : callable
-        Takes a problem.
+        Called with each problem.
 
     Attributes
     ----------
     label : str
-        Its name in notes.
+        Name of the executor in problem messages.
     environment : tuple
-        What its tasks report of their environment.
+        Environment variables that the executor's tasks report.
     is_apart : bool
-        Whether its processes, if they run on this host, are not to be counted as a pool of this analysis.
+        Whether the executor's processes on this host are separate from the analysis's own pools.
     known : bool
-        Whether it knows its workers.
+        Whether the executor's workers are known.
     """
 
     label: ClassVar[str]
@@ -140,49 +143,55 @@ class ExecutorLog:
 
     def step(
         self,
-        executor: Any,  # noqa: ARG002  (for those that learn from it)
+        executor: Any,  # noqa: ARG002  (for subclasses that need it)
         call: str | None,  # noqa: ARG002
         *,
         preprocessing: bool,  # noqa: ARG002
     ) -> AbstractContextManager[Any]:
-        """Context in which an executor works for a Runner call."""
+        """Context manager entered while an executor runs a Runner call."""
         return nullcontext()
 
     def size(self, executor: Any) -> int | None:  # noqa: ARG002  (as above)
-        """Processes or threads that work for an executor that begins a step; None if not reported."""
+        """Number of processes or threads that an executor uses; None if not reported."""
         return None
 
     def has(self, facts: Mapping[str, Any]) -> bool:  # noqa: ARG002  (as above)
-        """Whether a worker that reported these facts is one of those known."""
+        """Whether the worker described by `facts` is known."""
         return False
 
     def calls(self, preprocessing: bool) -> Sequence[str]:  # noqa: ARG002  (as above)
-        """Runner calls whose chunks, or preprocessing, are none of the workers that the operating system knows."""
+        """IDs of the Runner calls that ran in unmonitored processes."""
         return ()
 
     def placed(self, records: pa.Table, facts: Mapping[str, Row], *, preprocessing: bool) -> pa.Table:  # noqa: ARG002
-        """Records of chunks, or of openings of files, with what this knows; `facts` are what workers reported."""
+        """Chunk or file-open records, completed with data from the executor's log.
+
+        `facts` contains the information that each worker reported.
+        """
         return records
 
     def absent(self, steps_elsewhere: int) -> dict[str, str]:  # noqa: ARG002  (as above)
-        """Why tables are missing, by name; steps elsewhere are those of other executors on chunks."""
+        """Reasons for missing tables, by table name.
+
+        `steps_elsewhere` is the number of steps in which other executors processed chunks.
+        """
         return {}
 
     def tasks(self) -> pa.Table | None:
-        """Attempts of tasks; None if unknown."""
+        """Task attempts, or None if unknown."""
         return None
 
     def complete(self, rows: list[Row], facts: Mapping[str, Row], busy: Busy, start: float, stop: float) -> None:
-        """Complete lifetimes by what only this knows, and add those of workers without a chunk.
+        """Fill in lifetimes from the executor's log, and add workers that ran no chunks.
 
         Parameters
         ----------
         rows : list of dict
-            Lifetimes of workers with a chunk; with `cpu_seconds` if the operating system reports them.
+            Lifetimes of the workers that ran chunks, including `cpu_seconds` if the operating system reports it.
         facts : mapping
-            What workers reported of their processes.
+            Information that each worker reported about its process.
         busy : callable
-            Returns starts and ends of the chunks of a worker.
+            Function that returns the start times and the end times of a worker's chunks.
         start, stop : float
-            Start and stop of the run.
+            Start and end of the run.
         """

@@ -1,4 +1,4 @@
-"""A Dask cluster: its workers, its tasks, and Dask's fine metrics."""
+"""Recorder for the workers, tasks and fine metrics of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from roastcoffea.backends.deployment import (
 from roastcoffea.backends.hosts import differing_versions, hosts_of, versions_on, with_more, with_others
 from roastcoffea.backends.limits import Usage, load, usage, versions_of
 from roastcoffea.backends.plugin_lifetime import leave_spans, metrics_of_span, survey
-from roastcoffea.backends.recorder import LoggedCluster, RunSpan, jobs_of
+from roastcoffea.backends.queues import NO_REQUESTS, Requests
+from roastcoffea.backends.recorder import LoggedCluster, RecordingBackend, RunSpan
 from roastcoffea.backends.scheduler import ClusterPlugin, Display
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
-from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.log.byvalue import is_registered, packed_by_value
 from roastcoffea.log.journal import LOG
 from roastcoffea.records.workers import LOOP, SHARED_LOOP
@@ -37,14 +38,9 @@ from roastcoffea.units import counted
 
 
 class ClientLoop:
-    """Takes samples of a client's event loop when asked to: CPU time since the previous one, and its lag.
+    """Samples the lag and CPU time of a client's event loop on request.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    take : callable
-        Receives each sample.
+    `take` is called with each sample.
     """
 
     def __init__(self, client: Any, take: Callable[[dict[str, Any]], None]) -> None:
@@ -54,18 +50,17 @@ class ClientLoop:
         self._before: tuple[float, Usage] | None = None
 
     def look(self) -> None:
-        """Ask for a sample, unless the event loop has not come to the previous one."""
         if self._asked is None:
             self._asked = time.time()
-            with suppress(RuntimeError):  # it was closed
+            with suppress(RuntimeError):  # the loop was closed
                 self._client.loop.add_callback(self._sample)
 
     def _sample(self) -> None:
-        """Take a sample, on the thread of the event loop."""
+        """Take a sample on the event loop's thread."""
         now, used = time.time(), usage()
         late = now - (now if self._asked is None else self._asked)
         before, self._before, self._asked = self._before, (now, used), None
-        # a scheduler in this process may have the same event loop, as in a LocalCluster
+        # a scheduler in this process may share the event loop, as in a LocalCluster
         scheduler = getattr(getattr(self._client, "cluster", None), "scheduler", None)
         shared = getattr(scheduler, "loop", None) is self._client.loop
         if before is not None:
@@ -82,40 +77,26 @@ class ClientLoop:
 
 
 SHORTEST_INTERVAL: Final = 0.05
-"""Shortest interval between samples in seconds: the scheduler takes them itself, along with its other work."""
+"""Shortest sampling interval in seconds; shorter ones would take too much of the scheduler's time."""
 
-LOSS = f"its fine metrics may lack its last {PUSH_SECONDS:g} s"
-"""What is missing for a lost worker."""
-
-
-OTHER_VERSIONS = "workers and client have different versions; tasks ran with those of the workers: "
+LOSS = f"fine metrics may lack its last {PUSH_SECONDS:g} s"
 
 
-class DaskMetricsBackend(LoggedCluster):
-    """Records the cluster that a client is connected to.
+OTHER_VERSIONS = "workers and client have different versions; tasks ran with the workers' versions: "
 
-    The scheduler's own state (tasks assigned, occupancy, results held, number of workers) is sampled at the interval,
-    down to 0.05 s. Workers report memory, CPU and executing tasks with their heartbeats: every 0.5 s for up to ten
-    workers, less often for more.
+
+class DaskRecorder(LoggedCluster):
+    """Recorder for a client's cluster.
 
     Parameters
     ----------
     client : distributed.Client
         A connected, synchronous client.
     carried : optional
-        Our code for tasks, for workers that cannot import it.
-
-    Raises
-    ------
-    ValueError
-        The client is None, or not connected.
-    TypeError
-        The client is asynchronous, or not a client.
+        Our task code, which is sent to workers that cannot import it.
     """
 
     def __init__(self, client: Any, carried: Any = None) -> None:
-        if client is None:
-            raise ValueError("DaskMetricsBackend needs a distributed.Client; its client is None")
         self.client = client
         self._connection = Connection(client)
         self._carried = carried
@@ -129,14 +110,14 @@ class DaskMetricsBackend(LoggedCluster):
 
     def renewed(self, client: Any, carried: Any) -> Self:
         if client is not None and client is not self.client:
-            raise ValueError("the collector and its DaskMetricsBackend have different clients: give one of them only")
+            raise ValueError("the collector and its DaskMetricsBackend have different clients; pass only one of them")
         fresh = super().renewed(client, carried)
         fresh._carried = carried
         return fresh
 
     def _reset(self) -> None:
         super()._reset()
-        self._asked = dict.fromkeys(jobs_of(getattr(self.client, "cluster", None)))
+        self._requests = Requests(self.take_requests)
         self._period = self._deployment = Deployment(
             self._connection, self.name, self.note, look=self.look, keep=self._keep
         )
@@ -144,7 +125,7 @@ class DaskMetricsBackend(LoggedCluster):
         self._scheduler_package: str | None = None
         self._packages: set[str | None] = set()
         self._is_carried = False
-        """Whether tasks were sent whose code is carried by the plugin."""
+        """Whether any task submitted so far needs the code that the plugin carries."""
         self._loads: list[dict[str, Any]] = []
         self._last_loads: list[dict[str, Any]] = []
         self._workers_known = self._registered = False
@@ -154,11 +135,10 @@ class DaskMetricsBackend(LoggedCluster):
             self.keep(LOG, data)
 
     def look(self) -> None:
-        """Look at what no scheduler knows, about once a second."""
+        """Called about once a second to sample the client's event loop and note new batch jobs."""
         self._loop.look()
-        now = time.time()
-        for job in jobs_of(getattr(self.client, "cluster", None)):
-            self._asked.setdefault(job, now)
+        with reported(self.note, "requested workers could not be read", Exception):
+            self._requests.look(self.client.cluster, self.log.workers.names, self._deployment.requested)
 
     # life cycle of a collector
 
@@ -168,14 +148,13 @@ class DaskMetricsBackend(LoggedCluster):
             asked = f"an interval of {interval:g} s would burden the scheduler"
             self.note(f"{asked}: it was sampled every {SHORTEST_INTERVAL:g} s")
             interval = SHORTEST_INTERVAL
-        # else each graph would have the probe's code if its user has all of the package sent with tasks
+        # if the user has registered the package for pickling by value, every graph would carry the probe's code
         self._registered = is_registered()
         self._deployment.open(partial(self._plugins, interval, span))
-        self._loop.look()
+        self.look()
         self._began = time.time()
 
     def _plugins(self, interval: float | None, span: str | None, answer: Mapping[str, Any]) -> Plugins:
-        """The plugins, made from facts about scheduler and workers."""
         self._scheduler_package = answer["package"]
         self._learn_environment(answer)
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
@@ -187,12 +166,16 @@ class DaskMetricsBackend(LoggedCluster):
         return plugin, WorkerHalf(self.name, token, carried, functions=self.functions)
 
     def drain(self) -> None:
-        with suppress(NoAnswerError):  # it is tried again a second later, and told at the end
+        with suppress(NoAnswerError):  # retried a second later, and reported at the end
             self._deployment.drain(patience=SILENCE)
 
     def close(self) -> None:
-        self._loop.look()
+        self.look()
         self._deployment.close(self._learn_fine_metrics, self._learn_counts)
+        if not self._requested:
+            self.absent["worker_requests"] = NO_REQUESTS
+        if self._requests.silent is not None:
+            self.absent["batch_queue"] = self._requests.silent
         lost = self._deployment.lost
         if lost is not None:
             self.absent["lifetimes"] = lost
@@ -201,13 +184,11 @@ class DaskMetricsBackend(LoggedCluster):
             self.absent["span_metrics"] = reason
 
     def reaches(self, executor: Any) -> bool:
-        """Whether this is a Dask executor whose tasks run on this cluster."""
         scheduler = getattr(getattr(executor, "client", None), "scheduler", None)
         address = getattr(scheduler, "address", None)
         return address is not None and bool(address == self.client.scheduler.address)
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
-        """Pickle by value of our code for tasks; None if scheduler and workers have the package."""
         if not self._deployment.is_open:
             raise RoastcoffeaError("the cluster is not recorded")
         if self._deployment.wait_for_start() and not self._workers_known:
@@ -232,43 +213,10 @@ class DaskMetricsBackend(LoggedCluster):
         self._deployment.freeze()
         return super().chunks(calls)
 
-    # spans
-
-    def create_span(self, name: str) -> dict[str, Any]:
-        return {"context": RunSpan(name), "name": name}
-
-    def get_span_metrics(
-        self, span_info: Mapping[str, Any], delay: float = FINE_METRICS_DELAY
-    ) -> dict[tuple[Any, ...], float]:
-        """Fine metrics of a span; empty if its id is missing or unknown.
-
-        The workers are asked to report immediately. This returns once the scheduler has all their counts, or after
-        `delay` with the counts so far.
-
-        Parameters
-        ----------
-        span_info : mapping
-            Result of `create_span`, with the result of its context's `__enter__` as `id`.
-        delay : float
-            Most seconds to wait for the workers.
-
-        Raises
-        ------
-        ValueError
-            The delay is negative, or not a number of seconds.
-        ConnectionError
-            The scheduler does not answer.
-        """
-        if not (isinstance(delay, (int, float)) and 0 <= delay < math.inf):
-            raise ValueError(f"delay must be a number of seconds, at least 0, not {delay!r}")
-        if span_info.get("id") is None:
-            return {}
-        arguments = {"flush": pickled(flush), "span": span_info["id"], "timeout": delay}
-        patience = self._connection.patience + delay
-        return dict(self._connection.answer(metrics_of_span, arguments, patience)["span"] or ())
-
-    def supports_fine_metrics(self) -> bool:
-        return True
+    def metrics_of_span(self, span: str, delay: float) -> dict[tuple[Any, ...], float]:
+        arguments = {"flush": pickled(flush), "span": span, "timeout": delay}
+        answer = self._connection.answer(metrics_of_span, arguments, self._connection.patience + delay)
+        return dict(answer["span"] or ())
 
     # implementation
 
@@ -285,7 +233,7 @@ class DaskMetricsBackend(LoggedCluster):
         self._workers_known = bool(workers) and not answer["silent"]
         self.versions = versions_on(workers, self.versions)
         if differing := differing_versions(self.versions, versions_of(self.versions)):
-            self.problems = [one for one in self.problems if not one.startswith(OTHER_VERSIONS)]  # of fewer workers
+            self.problems = [one for one in self.problems if not one.startswith(OTHER_VERSIONS)]  # outdated
             self.note(OTHER_VERSIONS + "; ".join(f"{name} {version}" for name, version in differing.items()))
         self._packages = {self._scheduler_package, *(worker["package"] for worker in workers)}
 
@@ -294,30 +242,96 @@ class DaskMetricsBackend(LoggedCluster):
         self.attempts = None if self.gaps else dict(answer["attempts"])
         if answer["of_others"]:
             self.absent["span_metrics"] = (
-                f"Dask counted {counted(answer['of_others'], 'task')} of others along with those of this run, because "
-                "tasks of the same name were alive at the same time"
+                f"Dask counted {counted(answer['of_others'], 'other task')} along with this run's, because tasks with "
+                "the same name were alive at the same time"
             )
             self.note(f"no fine metrics: {self.absent['span_metrics']}")
         elif answer["span"] is None:
-            self.absent["span_metrics"] = "no Dask task ran in the span of the run"
+            self.absent["span_metrics"] = "no Dask tasks ran in the run's span"
         else:
             self.span_metrics = dict(answer["span"])
         if answer["silent"]:
             self.note(
                 f"{counted(len(answer['silent']), 'worker')} did not answer within {WORKERS_TIMEOUT:g} s at the end "
-                f"({', '.join(answer['silent'][:5])}): the fine metrics and the CPU time of the workers may lack "
-                "everything since their last heartbeat"
+                f"({', '.join(answer['silent'][:5])}): the workers' fine metrics and CPU time may lack everything "
+                "since their last heartbeat"
             )
         elif not answer["complete"]:
-            self.note("the fine metrics lack some of the workers' counts")
+            self.note("some workers' counts are missing from the fine metrics")
 
     def _learn_counts(self, answer: Mapping[str, Any]) -> None:
-        """Take CPU time and Dask's counts of each worker once the log is complete: it has the workers that left."""
+        """Store host loads and Dask's per-worker counts once the log is complete.
+
+        Only the complete log includes all workers that have left.
+        """
         left = self.log.workers
         self.hosts = with_others(self.hosts, [*self._loads, *left.loads], self._last_loads, left.silent)
         if self.gaps:
             self.absent["span_metrics_per_worker"] = (
-                "nothing was recorded for a while, and the workers' counts before that are lost"
+                "recording was interrupted, so the workers' earlier counts are lost"
             )
         elif self.span_metrics is not None:
             self.span_metrics_per_worker = self.log.workers.counted(answer["counted"], answer["spans"])
+
+
+class DaskMetricsBackend(RecordingBackend):
+    """Backend for worker samples and fine metrics on a Dask cluster.
+
+    The scheduler's own state (assigned tasks, occupancy, results held, number of workers) is sampled at the given
+    interval, but at most once every 0.05 s. Workers report their memory, CPU usage and executing tasks in their
+    heartbeats: every 0.5 s if there are up to ten workers, and less often if there are more.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A connected, synchronous client.
+
+    Raises
+    ------
+    ValueError
+        If the client is None or not connected.
+    TypeError
+        If the client is asynchronous, or is not a `distributed.Client`.
+    """
+
+    _recorder: DaskRecorder
+
+    def __init__(self, client: Any) -> None:
+        if client is None:
+            raise ValueError("DaskMetricsBackend needs a distributed.Client; its client is None")
+        super().__init__(DaskRecorder(client))
+        self.client = client
+
+    def create_span(self, name: str) -> dict[str, Any]:
+        return {"context": RunSpan(name), "name": name}
+
+    def get_span_metrics(
+        self, span_info: Mapping[str, Any], delay: float = FINE_METRICS_DELAY
+    ) -> dict[tuple[Any, ...], float]:
+        """Fine metrics for a span; empty if the span's ID is missing or unknown.
+
+        This method asks the workers to report immediately. It returns when the scheduler has received all their counts,
+        or after `delay` with the counts received so far.
+
+        Parameters
+        ----------
+        span_info : mapping
+            Result of `create_span`, with `id` set to the value returned by its context's `__enter__`.
+        delay : float
+            Maximum time in seconds to wait for the workers' reports.
+
+        Raises
+        ------
+        ValueError
+            If the delay is negative, infinite or not a number.
+        ConnectionError
+            If the scheduler does not answer.
+        """
+        if not (isinstance(delay, (int, float)) and 0 <= delay < math.inf):
+            raise ValueError(f"delay must be a non-negative number of seconds, not {delay!r}")
+        if span_info.get("id") is None:
+            return {}
+        return self._recorder.metrics_of_span(span_info["id"], delay)
+
+    def supports_fine_metrics(self) -> bool:
+        return True

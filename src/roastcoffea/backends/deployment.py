@@ -1,4 +1,4 @@
-"""Our plugins on a cluster, from the client's side: installed, drained every second, and removed."""
+"""Client-side code that installs our plugins on a cluster, drains their log and removes them."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from roastcoffea.log.workers import ClusterLog
 from roastcoffea.units import counted, moment
 
 SCHEDULER_TIMEOUT: Final = 10.0
-"""Seconds for the scheduler to accept a connection or to answer."""
+"""Seconds allowed for the scheduler to accept a connection or to answer."""
 
 
 class NoAnswerError(RoastcoffeaError, ConnectionError):
-    """The scheduler plugin cannot be reached; the text says why."""
+    """Raised when the scheduler plugin cannot be reached; the message says why."""
 
 
 class PluginGoneError(NoAnswerError):
-    """The scheduler answers, and has our plugin no more."""
+    """Raised when the scheduler answers but no longer has our plugin."""
 
 
 class SchedulerSideError(RoastcoffeaError):
-    """Our code failed on the scheduler; the text is that of its error."""
+    """Raised with the original error's message when our code fails on the scheduler."""
 
 
 class Connection:
-    """Connection to the scheduler of a client.
+    """Connection to a client's scheduler.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ class Connection:
     Raises
     ------
     TypeError
-        The client is asynchronous, or not a client.
+        If the client is asynchronous, or is not a `distributed.Client`.
     ValueError
-        The client is not connected.
+        If the client is not connected.
     """
 
     def __init__(self, client: Any) -> None:
@@ -73,18 +73,17 @@ class Connection:
 
     @property
     def patience(self) -> float:
-        """Seconds for the scheduler to accept a connection or to answer."""
         return SCHEDULER_TIMEOUT
 
     def answer(self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None = None) -> Any:
-        """Result of one of our functions on the scheduler.
+        """Run one of our functions on the scheduler and return its result.
 
         Raises
         ------
         NoAnswerError
-            There is no connection, or no answer in time.
+            If there is no connection, or if no answer arrives in time.
         SchedulerSideError
-            The function failed.
+            If the function fails.
         """
         call = self.call(function, arguments)
         try:
@@ -93,25 +92,24 @@ class Connection:
             call.cancel()
 
     def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Future[Any]:
-        """Start a call of one of our functions on the scheduler."""
         if self.client.status != "running":
             raise lost(f"the client is {self.client.status}")
-        # client.sync would cancel an interrupted call, even if the scheduler has received it
+        # client.sync would cancel an interrupted call, even if the scheduler has already received it
         asked = self.client._run_on_scheduler(_portable(outcome), called=_portable(function), arguments=arguments)
         try:
             return asyncio.run_coroutine_threadsafe(asked, self.client.loop.asyncio_loop)
-        except RuntimeError as problem:  # the loop was closed with the client
+        except RuntimeError as problem:  # the loop was closed along with the client
             asked.close()
             raise lost(error_text(problem)) from problem
 
     def result(self, call: Future[Any], timeout: float) -> Any:
-        """Result of a call, with a timeout in seconds."""
+        """Wait for the result of a pending call; the timeout is in seconds."""
         try:
             answer = call.result(timeout)
         except (OSError, CancelledError) as problem:
             raise (lost(error_text(problem)) if call.done() else silent(timeout)) from problem
         except (AttributeError, RuntimeError) as problem:
-            # a client closed in the meantime has no scheduler to call, or its loop accepts nothing
+            # once the client is closed, it has no scheduler, or its loop accepts no calls
             if self.client.status == "running":
                 raise
             raise lost(f"the client is {self.client.status}") from problem
@@ -120,36 +118,37 @@ class Connection:
         return answer["result"]
 
     def late_result(self, call: Future[Any], ended: threading.Event) -> Any:
-        """Result of a call, however late, until the event."""
-        # seconds between checks whether a late answer is still needed
+        """Wait indefinitely for the result of a pending call, unless `ended` is set first."""
+        # check every 0.5 s whether the answer is still needed
         while not wait([call], 0.5).done:
             if ended.is_set() or self.client.status == "closed":
                 raise lost("the answer is no longer needed")
         return self.result(call, 0)
 
     async def call_late(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        """Result of one of our functions on the scheduler, from the client's loop, whenever it answers."""
+        """Run one of our functions on the scheduler, without a timeout."""
         return await self.client._run_on_scheduler(_portable(function), **arguments)
 
 
 def lost(reason: str) -> NoAnswerError:
-    """Error for a connection lost for this reason."""
     return NoAnswerError(f"the connection to the cluster was lost ({reason})")
 
 
 def silent(seconds: float) -> NoAnswerError:
-    """Error for an answer that did not come in time."""
     return NoAnswerError(f"the scheduler did not answer within {seconds:.3g} s")
 
 
 def nothing(dask_scheduler: Any = None) -> None:
-    """Answer."""
+    """Do nothing; called to check whether the scheduler answers."""
 
 
 async def outcome(
     called: Callable[..., Any], arguments: Mapping[str, Any], dask_scheduler: Any = None
 ) -> dict[str, Any]:
-    """Result of a function on the scheduler, or the text of its error, which is then not a connection error."""
+    """Run a function on the scheduler, and return its result or error message.
+
+    If the exception were raised, it could be mistaken for a connection error.
+    """
     try:
         result = called(**arguments, dask_scheduler=dask_scheduler)
         return {"result": await result if asyncio.iscoroutine(result) else result}
@@ -159,32 +158,32 @@ async def outcome(
 
 @cache
 def _portable(function: Callable[..., Any]) -> ByValue:
-    """One of our functions, pickled once for any process."""
     return ByValue(function)
 
 
 def pickled(thing: Any) -> bytes:
-    """Pickle of one of our functions or objects for any process."""
+    """Pickle one of our functions or objects by value, so that any process can load it."""
     return bytes(dumps(_portable(thing) if callable(thing) else ByValue(thing)))
 
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000
-"""Bytes taken at a time, which costs the scheduler about a millisecond."""
+"""Number of bytes to fetch at a time; each fetch takes the scheduler about a millisecond."""
 
 WORKERS_TIMEOUT: Final = 2.0
-"""Seconds for workers to answer when a collector starts or ends; a task that holds the GIL silences its worker."""
+"""Seconds allowed for workers to answer when a collector starts or ends. While a task holds the GIL, its worker cannot
+answer."""
 
 
 GONE: Final = (AttributeError, OSError, RuntimeError)
-"""Errors of calling the scheduler after the client or its loop was closed."""
+"""Errors raised by calls to the scheduler after the client or its loop was closed."""
 
 SILENCE: Final = 2.0
-"""Seconds without any answer of the scheduler after which nothing more is fetched at the end."""
+"""Seconds to wait for an answer while closing; after that, no more records are fetched."""
 
 
 GONE_PLUGIN: Final = "the scheduler no longer has the collector's plugin"
-GAP: Final = "nothing was recorded for {:.3g} s from {} on: {}"
+GAP: Final = "nothing was recorded for {:.3g} s, starting at {}: {}"
 
 Answer = Mapping[str, Any]
 Asked = TypeVar("Asked")
@@ -192,7 +191,7 @@ Plugins = tuple[ClusterPlugin, WorkerHalf]
 
 
 class Deployment(LoggedPeriod):
-    """The plugins of one client on scheduler and workers, and their log.
+    """A client's plugins on the scheduler and the workers, and their log.
 
     Parameters
     ----------
@@ -201,20 +200,20 @@ class Deployment(LoggedPeriod):
     name : str
         Name of the plugins.
     note : callable
-        Receives problems.
+        Called with each problem.
     look : callable, optional
         Called about once a second.
     keep : callable, optional
-        Receives each piece of the log.
+        Called with each part of the log as it arrives.
     log : ClusterLog, optional
-        Receiver of the log, if it has parts of its own.
+        Log to fill; by default, a new log.
 
     Attributes
     ----------
     last_heard : float
-        Time of the last entries.
+        Unix time when the latest entries arrived.
     lost, unanswered : str or None
-        Why there was no connection at the end, or why the last request failed.
+        Why the connection was lost when recording ended, and why the workers' last reports could not be requested.
     """
 
     def __init__(
@@ -233,14 +232,17 @@ class Deployment(LoggedPeriod):
         self.last_heard = time.time()
         self.lost: str | None = None
         self.unanswered: str | None = None
+        self.requested: int | None = None
+        """Number of workers requested from a Dask Gateway."""
         self.reading = threading.RLock()
-        """Held while entries are read, and while tables are made."""
+        """Lock held while entries are being fetched or tables are being built."""
         self._began = self.last_heard
         self._connection = connection
         self._note = note
         self._look = look
         self._keep = keep
-        self._resumes = log is None  # parts of a log may number what they write, and begin anew
+        # entries in a custom log may be numbered, and reinstalled plugins would restart the numbering
+        self._resumes = log is None
         self._clock = ClockBounds()
         self._received = 0
         self._is_silent = False
@@ -249,7 +251,7 @@ class Deployment(LoggedPeriod):
         self._registering: Future[Any] | None = None
         self._installed: Plugins
         self._tried = threading.Event()
-        """Whether an attempt to install the plugins has ended."""
+        """Set when an attempt to install the plugins has finished."""
         self._unreached: NoAnswerError | None = None
         self._failure: Exception | None = None
         self._is_late = self._answered_late = self._is_frozen = False
@@ -261,14 +263,14 @@ class Deployment(LoggedPeriod):
     # life cycle of the plugins
 
     def open(self, make: Callable[[Answer], Plugins]) -> None:
-        """Install the plugins, and start to drain the log.
+        """Install the plugins, and start draining the log.
 
-        A scheduler that does not answer in time is waited for in the background.
+        If the scheduler does not answer in time, the installation continues in the background.
 
         Parameters
         ----------
         make
-            Makes the plugins from facts about scheduler and workers (see `survey`), in another thread.
+            Function that creates the plugins from the result of `survey`; called in another thread.
         """
         self._began = time.time()
         try:
@@ -286,25 +288,25 @@ class Deployment(LoggedPeriod):
         if self._is_late:
             self._tried.clear()
             problem = self._unreached or silent(time.time() - self._began)
-            self._note(f"{problem}: the cluster is recorded from its answer on")
+            self._note(f"{problem}: recording starts when it answers")
 
     def wait_for_start(self, patience: float | None = None) -> bool:
-        """Whether the plugins are there; if the scheduler is late, wait for its next answer, but not twice."""
+        """Wait for a slow scheduler, but only once; return whether the plugins are installed."""
         if self.is_open and not self.was_open and not self._is_silent:
             self._wait_for_attempt(self._connection.patience if patience is None else patience)
             self._is_silent = not self.was_open
         return self.was_open
 
     def freeze(self) -> None:
-        """Take nothing more, as tables are made."""
         with self._taking:
             self._is_frozen = True
 
     def drain(self, question: bytes | None = None, patience: float | None = None) -> Answer | None:
-        """Take all entries that the scheduler's plugin has so far.
+        """Fetch all log entries that the scheduler plugin has collected so far.
 
-        Return its last answer, with the reply to the question (see `ClusterPlugin.drain`); None if not open. `patience`
-        are seconds to wait for each answer, by default those of the connection.
+        Return the plugin's last answer, including the reply to the question (see `ClusterPlugin.drain`), or None if
+        nothing is being recorded. `patience` is the timeout for each answer in seconds; the default is the connection's
+        timeout.
         """
         with self._reading_within(patience):
             answer = self._drain_some(question, patience) if self.is_open and self.was_open else None
@@ -313,7 +315,6 @@ class Deployment(LoggedPeriod):
             return answer
 
     def ask(self, method: str, patience: float | None = None, /, **arguments: Any) -> dict[str, Any]:
-        """Result of a method of the plugin on the scheduler."""
         try:
             answer = self._connection.answer(call_plugin, self._call(method, arguments), patience)
         except NoAnswerError:
@@ -326,7 +327,7 @@ class Deployment(LoggedPeriod):
 
     @contextmanager
     def _reading_within(self, patience: float | None) -> Iterator[None]:
-        """Hold `reading`; another thread that holds it may wait for an answer."""
+        """Acquire the `reading` lock, which another thread may hold while waiting for an answer."""
         if not self.reading.acquire(timeout=-1 if patience is None else patience):
             self._is_silent = True
             raise silent(0.0 if patience is None else patience)
@@ -339,19 +340,19 @@ class Deployment(LoggedPeriod):
         return {"name": self.name, "method": method, "arguments": arguments}
 
     def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
-        """Remove the plugins and keep their records; missing records are noted.
+        """Remove the plugins, keep their records, and note any missing records.
 
-        Apart from records that still arrive, this takes no longer than the scheduler's timeout plus a few seconds, and
-        no longer than `SILENCE` where the scheduler answers nothing.
+        Not counting the time spent receiving records, closing takes at most the scheduler's timeout plus a few seconds,
+        or `SILENCE` if the scheduler does not answer at all.
 
         Parameters
         ----------
         learn
-            Receives the last answer of the plugin as it arrives.
+            Called with the plugin's last answer when the answer arrives.
         complete
-            Receives it again once the log is complete.
+            Called with the same answer once the log is complete.
         """
-        # the same, if the last question was not answered
+        # wait for less time if the scheduler did not answer the last request
         silence = 0.5 if self._is_silent else SILENCE
         self.wait_for_start(silence)
         self._ended.set()
@@ -360,40 +361,41 @@ class Deployment(LoggedPeriod):
                 self._fetch_last(silence, learn, complete)
             except NoAnswerError as problem:
                 self.lost = str(problem)
-            self.is_open, self._left = False, True  # from here on, no drain installs the plugins again
+            self.is_open, self._left = False, True  # from here on, draining never reinstalls the plugins
             self._leave()
         if self._thread is not None and self.lost is None:
-            # seconds to wait for the draining thread, unless it waits for a scheduler that does not answer
+            # wait at most 2 s; if the scheduler is not answering this thread, waiting is pointless
             self._thread.join(2.0)
 
     def last_contact(self, start: float, stop: float) -> float:
-        """The stop, or the last contact with the cluster if the connection was lost."""
         return min(stop, max(start, self.last_heard)) if self.lost else stop
 
     def notes(self) -> list[str]:
         return [*super().notes(), *([] if self.lost is None else [self._known()])]
 
     def _known(self) -> str:
-        """What is known although the scheduler did not answer at the end."""
         if not self.was_open:
             return f"{self.lost}: the cluster was not recorded"
-        attempts, chunks = counted(len(self.log.attempts), "attempt"), counted(self.received.tally.chunks, "chunk")
-        known = f"{attempts} of tasks and records of {chunks} are here"
+        attempts, chunks = (
+            counted(len(self.log.attempts), "task attempt"),
+            counted(self.received.tally.chunks, "chunk record"),
+        )
+        known = f"{attempts} and {chunks} were received"
         if self._answered_late:
-            return f"{self.lost} as recording ended, but later: {known}; what workers report at the end is missing"
-        return f"{self.lost} as recording ended: {known}; anything after {moment(self.last_heard)} is unknown"
+            return f"{self.lost} when recording ended, but later {known}; the workers' final reports are missing"
+        return f"{self.lost} when recording ended: {known}; anything after {moment(self.last_heard)} is unknown"
 
     # implementation
 
     def _wait_for_attempt(self, patience: float) -> None:
-        """Wait for the end of an attempt to install the plugins, unless a signal wants the thread."""
+        """Wait until an attempt to install the plugins ends or a signal is pending."""
         end = time.monotonic() + patience
-        # seconds after which a wait sees that a signal came
+        # wait in short steps to notice signals
         while not self._tried.wait(0.05) and time.monotonic() < end and not signal_waits():
             pass
 
     def _begin(self, make: Callable[[Answer], Plugins]) -> None:
-        """Install the plugins, however late the scheduler answers."""
+        """Install the plugins, no matter how late the scheduler answers."""
         asking = self._connection.call(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
         try:
             answer = self._connection.late_result(asking, self._ended)
@@ -408,16 +410,15 @@ class Deployment(LoggedPeriod):
             plugin.silent_since = since
         self._register()
         if plugin.silent_since is not None:
-            self._note(
-                GAP.format(time.time() - self._began, moment(self._began), "the scheduler did not answer until then")
-            )
+            self._note(GAP.format(time.time() - self._began, moment(self._began), "the scheduler had not answered yet"))
         self.drain()
 
     def _register(self, timeout: float | None = None) -> None:
-        """Install the plugins, or await that they are; without a timeout however late.
+        """Install the plugins, or wait for an installation in progress.
 
-        The worker plugin is sent by value, because workers without the package may join later. In this process it is
-        sent as it is: unpickling a class by value changes the original class.
+        Without a timeout, wait indefinitely. The worker plugin is pickled by value, because workers without the package
+        may join later. If workers run in this process, the plugin is pickled normally, because unpickling a class by
+        value would change the original class.
         """
         if self._registering is None:
             plugin, half = self._installed
@@ -438,15 +439,14 @@ class Deployment(LoggedPeriod):
         finally:
             if registering.done():
                 self._registering = None
-            if self._left:  # by another thread, while the plugins were installed
+            if self._left:  # closed by another thread while the plugins were being installed
                 self._leave_in_background()
 
     def _drain_some(self, question: bytes | None, patience: float | None) -> Answer | None:
-        """Take the oldest entries; return the answer that contained them."""
         asking = {"limit": DRAIN_BYTES, "received": self._received, "question": question}
         asked, answer = self._again_if_gone(lambda: (time.time(), self.ask("drain", patience, **asking)))
         answered = time.time()
-        if not self.is_open:  # nobody waits for it any more
+        if not self.is_open:  # the result is no longer needed
             return None
         self._clock.narrow(answer["time"] - answered, answer["time"] - asked)
         self.clock_offset = self._clock.offset
@@ -454,7 +454,7 @@ class Deployment(LoggedPeriod):
         return answer
 
     def _again_if_gone(self, ask: Callable[[], Asked]) -> Asked:
-        """Answer of the plugin, which is installed again if it is gone, or is being installed."""
+        """Query the plugin, first completing or repeating its installation if necessary."""
         if self._registering is None:
             with suppress(PluginGoneError):
                 return ask()
@@ -462,7 +462,7 @@ class Deployment(LoggedPeriod):
         return ask()
 
     def _resume(self) -> None:
-        """Install the plugins again: the scheduler gave up on this client, which was stopped or out of touch."""
+        """Reinstall the plugins after the scheduler plugin gave up on this client."""
         if not self._resumes or not self.is_open:
             raise PluginGoneError(GONE_PLUGIN)
         plugin, _ = self._installed
@@ -476,12 +476,11 @@ class Deployment(LoggedPeriod):
             GAP.format(
                 time.time() - since,
                 moment(since),
-                "the client was stopped or out of touch for so long that the scheduler gave it up",
+                "the client was suspended or unreachable for so long that the scheduler removed the plugins",
             )
         )
 
     def _take(self, answer: Answer) -> None:
-        """Take complete entries of the log."""
         with interrupts_held():
             if answer["at"] != self._received:
                 raise RoastcoffeaError(f"the scheduler's log continues at byte {answer['at']}, not {self._received}")
@@ -490,12 +489,12 @@ class Deployment(LoggedPeriod):
                 self._keep(answer["data"])
             self.log.feed(answer["data"])
             self.last_heard = time.time()
+            self.requested = answer.get("requested")
             self.dropped = dict(answer["dropped"])
             self.failures = answer["failures"]
             self.refused = answer["refused"]
 
     def _record(self, make: Callable[[Answer], Plugins]) -> None:
-        """Install the plugins, and drain the log about once a second."""
         while not self.was_open and not self._ended.is_set():
             try:
                 self._begin(make)
@@ -503,7 +502,7 @@ class Deployment(LoggedPeriod):
                 self._unreached = problem
                 if self._ended.wait(0 if self.was_open else DRAIN_INTERVAL):
                     return
-            except Exception as problem:  # noqa: BLE001  (what waits for it raises it)
+            except Exception as problem:  # noqa: BLE001  (the waiting thread raises it)
                 raise_if_interrupted(problem)
                 self._failure = problem
                 if self._is_late:
@@ -513,23 +512,23 @@ class Deployment(LoggedPeriod):
             finally:
                 self._tried.set()
         while not self._ended.wait(DRAIN_INTERVAL):
-            # failures here are retried a second later; those at the end are noted then
-            with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
+            # draining is retried a second later, and `close` reports a failure at the end of the recording
+            with reported(self._note, "the cluster's records could not be read", Exception), suppress(NoAnswerError):
                 self.drain()
             if self._look is not None:
-                with reported(self._note, "the jobs of the cluster could not be seen", Exception):
+                with reported(self._note, "the cluster's jobs could not be listed", Exception):
                     self._look()
 
     def _fetch_last(self, silence: float, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
-        """Fetch the plugins' remaining records; an internal error is noted, and affects nothing else."""
+        """Fetch the plugins' remaining records; internal errors are recorded, not raised."""
         if not self.was_open:
             raise self._unreached or silent(time.time() - self._began)
         answer = None
         with self._reading_within(silence):
-            with _internal_errors(self._note_unanswered, "the workers were asked for the last time"):
+            with _internal_errors(self._note_unanswered, "asking the workers for their last reports"):
                 answer = self._finish(silence)
                 learn(answer)
-            with _internal_errors(self._note, "the last records were fetched"):
+            with _internal_errors(self._note, "fetching the last records"):
                 if answer is not None:
                     self._take(answer)
                 if answer is None or answer["more"]:
@@ -538,7 +537,6 @@ class Deployment(LoggedPeriod):
                     complete(answer)
 
     def _finish(self, silence: float) -> dict[str, Any]:
-        """Last answer of the plugin, after the workers have reported to it."""
         arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
 
         def ask() -> dict[str, Any]:
@@ -555,22 +553,21 @@ class Deployment(LoggedPeriod):
         if self.lost is not None:
             self._leave_in_background()
             return
-        with _internal_errors(self._note, "its plugins were removed"):
+        with _internal_errors(self._note, "removing its plugins"):
             try:
-                # seconds to wait for the workers to drop our plugin; after that they do so without us
+                # seconds to wait for the workers to remove our plugin; slower workers will do so later
                 self._connection.answer(remove_plugin, self._removal(0.25), SILENCE)
             except NoAnswerError as problem:
-                self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
+                self._note(f"{problem}: the plugins will be removed as soon as the scheduler answers")
                 self._leave_in_background()
 
     def _give_up(self) -> None:
-        """Record nothing, or nothing more."""
         self.is_open, self._left = False, True
         self._ended.set()
         self._leave_in_background()
 
     def _leave_in_background(self) -> None:
-        """Remove the plugins when the scheduler answers again."""
+        """Remove the plugins once the scheduler answers again."""
         if hasattr(self, "_installed"):
             self._connection.client.loop.add_callback(self._leave_late, self._registering)
 
@@ -579,12 +576,12 @@ class Deployment(LoggedPeriod):
             await asyncio.wait([asyncio.wrap_future(registering)])
         log = logging.getLogger(__name__).info
         with reported(log, "the collector's plugin could not be removed", GONE):
-            with reported(self._note, "records that came late could not be read", Exception, passed=GONE):
+            with reported(self._note, "late records could not be read", Exception, passed=GONE):
                 await self._fetch_late()
             await self._connection.call_late(remove_plugin, self._removal(0.0))
 
     async def _fetch_late(self) -> None:
-        """Fetch what the scheduler has recorded until it answers, unless the tables are made."""
+        """Fetch the remaining records once the scheduler answers, unless tables have been built by then."""
         more = self.lost is not None and self.was_open
         while more and not self._is_frozen:
             call = self._call("drain", {"limit": DRAIN_BYTES, "received": self._received})
@@ -592,7 +589,6 @@ class Deployment(LoggedPeriod):
             more = answer is not None and await asyncio.to_thread(self._take_late, answer)
 
     def _take_late(self, answer: Answer) -> bool:
-        """Take entries that came late; whether there are more."""
         with self._taking:
             if self._is_frozen:
                 return False
@@ -606,5 +602,8 @@ class Deployment(LoggedPeriod):
 
 
 def _internal_errors(note: Callable[[str], None], occasion: str) -> reported:
-    """Continue after internal errors, which must not hide an error of the analysis; a silent scheduler ends more."""
-    return reported(note, f"roastcoffea failed as {occasion}", Exception, passed=(NoAnswerError,))
+    """Context manager that records internal errors, which could otherwise hide an error in the analysis.
+
+    A `NoAnswerError` still propagates.
+    """
+    return reported(note, f"roastcoffea failed while {occasion}", Exception, passed=(NoAnswerError,))

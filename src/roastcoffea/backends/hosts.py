@@ -1,4 +1,4 @@
-"""The environment of a run: hosts, resources available to its processes, and versions of packages."""
+"""A run's environment: hosts, available resources and package versions."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import WITHHELD
 
 SAMPLED: Final = 0.1
-"""Error of the kernel's count of a host's CPU time: as a share, and in cores."""
+"""Relative error of the kernel's CPU time for a host; if less than one core is busy, the error is relative to one
+core."""
 
 SHORTEST: Final = 1.0
-"""Seconds in which the kernel's ticks of 10 ms, counted for each core, are few enough to neglect."""
+"""Shortest run, in seconds, for which the kernel's counters (in steps of 10 ms per core) are precise enough."""
 
 TIMES: Final = ("own", "children")
-NO_LOAD: Final = "no process of the run read the CPU time of the host at its start and its end"
+NO_LOAD: Final = "no process in the run read the host's CPU time at both start and end"
 
 Load = Mapping[str, Any]
-"""Result of `limits.load`."""
 
 Process = Mapping[str, Any]
-"""Result of `limits` for a process, with its `host`."""
+"""Result of `limits.limits`, with the process's `host` added."""
 
 
 def environment_of(hosts: Iterable[Host]) -> Environment:
-    """Environment of a run on these hosts, as this process has it."""
     versions = {"python": platform.python_version()} | versions_of(
         ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
     )
@@ -43,7 +42,10 @@ def environment_of(hosts: Iterable[Host]) -> Environment:
 
 
 def versions_on(processes: Iterable[Process], known: Mapping[str, str]) -> dict[str, str]:
-    """Versions of packages in these processes, added to the known ones: several of a package are listed."""
+    """Add the package versions in these processes to the known versions.
+
+    If there are several versions of a package, all of them are listed.
+    """
     found = {package: set(versions.split(", ")) for package, versions in known.items()}
     for process in processes:
         for package, version in process["versions"].items():
@@ -52,7 +54,7 @@ def versions_on(processes: Iterable[Process], known: Mapping[str, str]) -> dict[
 
 
 def differing_versions(workers: Mapping[str, str], client: Mapping[str, str]) -> dict[str, str]:
-    """Packages whose versions on workers and client differ, with both versions."""
+    """Version differences between the workers and the client, by package."""
     return {
         package: f"{version} on workers, {client[package]} on the client"
         for package, version in workers.items()
@@ -61,12 +63,11 @@ def differing_versions(workers: Mapping[str, str], client: Mapping[str, str]) ->
 
 
 def hosts_of(processes: Iterable[Process]) -> list[Host]:
-    """Hosts of these processes, with the cores and memory available to all of them together."""
     return [_host(name, there) for name, there in _by("host", processes).items()]
 
 
 def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
-    """Known hosts, and present ones; a host whose processes had more resources before is kept as it was."""
+    """Merge two lists of hosts; for a host in both lists, keep the entry with more cores."""
     hosts = {host.name: host for host in known}
     hosts |= {host.name: max(host, hosts.get(host.name, host), key=lambda one: one.cores or 0) for host in now}
     return tuple(hosts.values())
@@ -75,16 +76,16 @@ def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
 def with_others(
     hosts: Iterable[Host], before: Iterable[Load], now: Iterable[Load], lost: Collection[int] = ()
 ) -> tuple[Host, ...]:
-    """Hosts with the cores that processes of others used; else with the reason.
+    """Add to each host the number of cores used by other programs, or why it is unknown.
 
     Parameters
     ----------
     hosts
         Hosts of the run.
     before, now
-        Loads (`limits.load`) of processes of the run at earlier times, and of all that are left at the end.
+        Results of `limits.load` from the run's processes at earlier times, and from all remaining processes at the end.
     lost
-        Processes that ended, without a load as they did, on any of the hosts.
+        IDs of the processes, on any host, that ended before their final load was measured.
     """
     end = _by("system", now)
     found: dict[str, dict[str, Any]] = {}
@@ -92,7 +93,7 @@ def with_others(
     for system, start in _by("system", before).items():
         there = _others(sorted(start, key=lambda one: one["time"] or 0.0), end.get(system, []))
         if there.get("others") is not None and not reported:
-            there = {"others_absent": "a worker left without a last message: the CPU time that it used is not known"}
+            there = {"others_absent": "a worker left without sending a last message, so its CPU time is unknown"}
         found |= dict.fromkeys([load["host"] for load in start], there)
     known = (replace(host, **{"others": None} | found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
     return tuple(
@@ -102,10 +103,10 @@ def with_others(
 
 
 def _are_reported(before: Iterable[Load], now: Iterable[Load], lost: Collection[int]) -> bool:
-    """Whether parents that are still there report what all lost processes used.
+    """Whether surviving parents report the CPU time of all lost processes.
 
-    Processes are known by host and number: containers of one system have numbers of their own. Only the numbers of lost
-    ones are known, so that others of these numbers that ended may have been meant.
+    Processes are identified by host and process ID, because each container has its own process IDs. For lost processes,
+    only the ID is known, so another process that has exited may have the same ID.
     """
     alive = {(load["host"], process["pid"]) for load in now for process in load["processes"]}
     parents = {
@@ -118,7 +119,6 @@ def _are_reported(before: Iterable[Load], now: Iterable[Load], lost: Collection[
 
 
 def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
-    """Cores of a host that processes of others used from the first of these loads to the last."""
     if hidden := next((load["hidden"] for load in (*before, *now) if load["hidden"]), None):
         return {"others_absent": hidden}
     if not now:
@@ -126,17 +126,17 @@ def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
     first, last = before[0], max(now, key=itemgetter("time"))
     seconds, busy, own = last["time"] - first["time"], last["busy"] - first["busy"], _own(before, now)
     if seconds < SHORTEST:
-        return {"others_absent": "the run was too short for the kernel's counters of the host"}
-    # the kernel samples what the host does, and measures what processes use
+        return {"others_absent": "the run was too short for the kernel's host counters"}
+    # the kernel only samples the host's CPU time, but measures each process's CPU time
     if own > busy + SAMPLED * max(busy, seconds):
-        return {"others_absent": "the host reports less CPU time than the run used, so it does not report all"}
+        return {"others_absent": "the host reports less CPU time than the run used, so its figure is incomplete"}
     return {"others": max(busy - own, 0.0) / seconds, "others_absent": None}
 
 
 def _own(before: Sequence[Load], now: Sequence[Load]) -> float:
-    """CPU time of the run's processes since the first of these loads.
+    """CPU time used by the run's processes since the earliest of these loads.
 
-    What a process that has ended used after its last load is what its parent, which waited for it, reports beyond that.
+    CPU time used by a process after it was last sampled is inferred from the child CPU time that its parent reports.
     """
     seen = dict[tuple[str, int, float], list[Process]]()
     for load in (*before, *now):
@@ -156,7 +156,10 @@ def _own(before: Sequence[Load], now: Sequence[Load]) -> float:
 
 
 def with_withheld(lifetimes: pa.Table, withheld: Mapping[str, Withheld | None]) -> pa.Table:
-    """Lifetimes with throttling and steal by address; for several workers of one address, those of the last."""
+    """Add each worker's throttling and steal time to its lifetime.
+
+    If several workers had the same address, the values are added only to the last of them.
+    """
     last = {worker: row for row, worker in enumerate(lifetimes["worker"].to_pylist())}
     amounts: list[Withheld] = [(None, None, None)] * len(lifetimes)
     for worker, found in withheld.items():
@@ -180,7 +183,6 @@ def _host(name: str, processes: Sequence[Process]) -> Host:
 
 
 def _by(what: str, processes: Iterable[Process]) -> dict[Any, list[Process]]:
-    """Processes grouped by this value."""
     found: dict[Any, list[Process]] = {}
     for process in processes:
         found.setdefault(process[what], []).append(process)
@@ -188,23 +190,21 @@ def _by(what: str, processes: Iterable[Process]) -> dict[Any, list[Process]]:
 
 
 def _cores_of_group(processes: Sequence[Process]) -> int | None:
-    """Cores available to the processes of one control group: its quota, otherwise the processors of their affinity."""
+    """Number of cores available to a control group: its quota or, if smaller, its CPU affinity."""
     quotas = [one["cores"] for one in processes if one["cores"] != _allowed([one])]
     return _least(*quotas, _allowed(processes))
 
 
 def _allowed(processes: Iterable[Process]) -> int | None:
-    """Number of processors that any of the processes may run on; None if the system does not report it."""
+    """Number of CPUs on which at least one of the processes may run; None if not reported."""
     masks = [process["affinity"] for process in processes]
     return None if None in masks else reduce(or_, (int(mask, 16) for mask in masks), 0).bit_count()
 
 
 def _least(*amounts: int | None) -> int | None:
-    """Smallest known amount."""
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def _total(amounts: Iterable[int | None]) -> int | None:
-    """Sum of amounts; None if one is unknown."""
     known = list(amounts)
     return None if None in known else sum(filter(None, known))

@@ -1,4 +1,4 @@
-"""Resources that a process may use on its host, what it uses of them, and throttling by control groups."""
+"""Resource limits, resource usage and throttling of this process."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ GROUPS_OF_PROCESS = "/proc/self/cgroup"
 ALL_GROUPS = "/sys/fs/cgroup"
 
 Withheld = tuple[float | None, int | None, float | None]
-"""Seconds and periods of throttling, and seconds of steal on the host; None if unknown."""
+"""Throttled time in seconds, number of throttled periods, and host steal time in seconds; each is None if unknown."""
 
 THROTTLED_UNITS = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
-"""Seconds per unit of the throttled time in control groups of version 2 and 1."""
+"""Maps the names of the throttled-time fields in cgroups v2 and v1 to the fields' units in seconds."""
 
 
 def limits() -> dict[str, Any]:
-    """Cores and memory that this process may use, and those of its node; None if unknown.
+    """Cores and memory available to this process and on its node; None if unknown.
 
-    `affinity` is a hexadecimal mask of the processors it may run on. Processes with the same `group` share the quotas
-    of their control groups.
+    `affinity` is a hexadecimal mask of the CPUs on which the process may run. Processes with the same `group` share
+    cgroup quotas.
     """
     from dask.system import CPU_COUNT
     from distributed.system import MEMORY_LIMIT
@@ -41,7 +41,6 @@ def limits() -> dict[str, Any]:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of those packages that are installed for this process."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
@@ -52,20 +51,20 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _known(ask: Callable[[], Any]) -> Any:
-    """Value from the system; None if it has none."""
     with suppress(AttributeError, OSError, ValueError):
         return ask()
 
 
 def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) -> tuple[float, int] | None:
-    """Seconds and periods of throttling of this process's control groups so far, over all processors.
+    """Throttled time (in seconds, summed over all CPUs) and number of throttled periods.
 
-    A group shares the quotas, and so the throttling, of the groups above it. None if no group reports it.
+    Both are summed over this process's control groups and their parents, whose quotas also apply. None if no group
+    reports throttling.
 
     Parameters
     ----------
     of_process, groups : str
-        The system's file with the groups of this process, and its folder of all groups.
+        System file that lists this process's control groups, and directory that contains all control groups.
     """
     amounts = (_throttled(_text(path)) for path in _stat_files(of_process, groups))
     found = [amount for amount in amounts if amount is not None]
@@ -73,7 +72,7 @@ def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) ->
 
 
 def stolen(statistics: str = "/proc/stat") -> float | None:
-    """Seconds for which the hypervisor took processors from this virtual machine so far (steal); None if unknown."""
+    """The host's steal time so far, in CPU seconds; None if unknown."""
     total = _text(statistics).partition("\n")[0].split()
     with suppress(IndexError, ValueError, AttributeError):
         return int(total[8]) / os.sysconf("SC_CLK_TCK")
@@ -81,10 +80,11 @@ def stolen(statistics: str = "/proc/stat") -> float | None:
 
 
 def load(*, parent: bool = False) -> dict[str, Any]:
-    """CPU time so far, in seconds, of this host and of this process, with all threads, and optionally of its parent.
+    """CPU seconds used so far on this host, by this process and, optionally, by its parent.
 
-    `hidden` is why the kernel's counters of the host cannot be read here; None if they can. `system` is its boot, which
-    containers on one host share. The times of a process are `own` and those of `children` that it has waited for.
+    `hidden` is the reason why the host's counters cannot be read, or None. `system` is the boot ID, which containers on
+    the same host share. `own` is the CPU time of a process, and `children` is the CPU time of the children that it has
+    waited for.
     """
     pids = ["self", str(os.getppid())] if parent else ["self"]
     found: dict[str, Any] = {
@@ -95,20 +95,20 @@ def load(*, parent: bool = False) -> dict[str, Any]:
     }
     try:
         numbers = [int(number) for number in _text("/proc/stat").partition("\n")[0].split()[1:]]
-        # user, nice and system, and interrupts; guests are part of user
+        # user, nice, system and interrupt time; guest time is included in user time
         busy = (sum(numbers[:3]) + sum(numbers[5:7])) / os.sysconf("SC_CLK_TCK")
         found |= {"time": time.clock_gettime(time.CLOCK_BOOTTIME), "busy": busy if numbers else None}
     except (AttributeError, OSError, ValueError):
         found |= {"time": None, "busy": None}
     if not found["busy"]:
-        found["hidden"] = "the system does not report the CPU time of the host"
+        found["hidden"] = "the system does not report the host's CPU time"
     elif any(line.split()[4:5] == ["/proc/stat"] for line in _text("/proc/self/mountinfo").splitlines()):
-        found["hidden"] = "the container shows its own CPU time as that of the host"
+        found["hidden"] = "the container reports its own CPU time as the host's"
     return found
 
 
 def _used(pid: str) -> dict[str, Any] | None:
-    """CPU time of a process so far, with what identifies it; None if the system does not report it."""
+    """A process's ID, parent ID, start time and CPU times; None if not reported."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     with suppress(IndexError, ValueError, AttributeError, OSError):
         ticks = os.sysconf("SC_CLK_TCK")
@@ -120,13 +120,11 @@ def _used(pid: str) -> dict[str, Any] | None:
 
 
 def withheld() -> Withheld:
-    """Throttling and steal of this process and its host so far."""
     throttled = throttling()
     return (*((None, None) if throttled is None else throttled), stolen())
 
 
 def withheld_since(before: Withheld) -> Withheld:
-    """Throttling and steal of this process and its host since then."""
     seconds, periods, taken = (
         None if now is None or then is None else now - then for now, then in zip(withheld(), before, strict=True)
     )
@@ -134,7 +132,7 @@ def withheld_since(before: Withheld) -> Withheld:
 
 
 def _stat_files(of_process: str, groups: str) -> Iterator[str]:
-    """Possible paths of statistics of this process's groups, and of the groups above them."""
+    """Possible statistics files of this process's control groups and their parents."""
     for line in _text(of_process).splitlines():
         _, controllers, path = (*line.split(":", 2), "", "", "")[:3]
         if not path or (controllers and "cpu" not in controllers.split(",")):
@@ -147,7 +145,6 @@ def _stat_files(of_process: str, groups: str) -> Iterator[str]:
 
 
 def _throttled(statistics: str) -> tuple[float, int] | None:
-    """Seconds and periods of throttling in a group's statistics; None if missing."""
     fields = dict(line.split(" ", 1) for line in statistics.splitlines() if " " in line)
     for name, unit in THROTTLED_UNITS.items():
         with suppress(KeyError, ValueError):
@@ -156,14 +153,13 @@ def _throttled(statistics: str) -> tuple[float, int] | None:
 
 
 def _text(path: str) -> str:
-    """Content of a system file; empty if it cannot be read."""
-    with suppress(OSError, UnicodeDecodeError), open(path) as file:  # noqa: PTH123  (as cheap as it can be)
+    with suppress(OSError, UnicodeDecodeError), open(path) as file:  # noqa: PTH123  (cheaper than pathlib)
         return file.read()
     return ""
 
 
 class Usage(NamedTuple):
-    """CPU time of this thread, time that it was runnable without a core, and CPU time of the process, so far."""
+    """A thread's CPU time, its time waiting for a core, and its process's CPU time, in seconds; NaN if not reported."""
 
     loop_cpu: float
     loop_queue: float
@@ -171,12 +167,11 @@ class Usage(NamedTuple):
 
 
 def usage() -> Usage:
-    """Usage of this thread and its process so far; NaN if the system does not report it."""
     return Usage(time.thread_time(), _queued(), time.process_time())
 
 
 def _queued(of_thread: str = "/proc/thread-self/schedstat") -> float:
-    """Seconds for which this thread was runnable and had no core."""
+    """Seconds that this thread spent runnable but waiting for a core."""
     with suppress(OSError, IndexError, ValueError):
         file = os.open(of_thread, os.O_RDONLY | os.O_CLOEXEC)
         try:

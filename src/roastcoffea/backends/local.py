@@ -1,4 +1,4 @@
-"""An analysis without a cluster: the processes on this host that run its chunks."""
+"""Recorder for an analysis that runs in processes on this host, without a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from roastcoffea.backends.base import EXECUTORS, ExecutorLog
 from roastcoffea.backends.hosts import hosts_of, with_others
 from roastcoffea.backends.limits import Withheld, limits, load, withheld, withheld_since
 from roastcoffea.backends.processes import PROCESSES, ProcessJournal, ProcessTree, Step, WatchedProcess, remember
-from roastcoffea.backends.recorder import Recorder
+from roastcoffea.backends.recorder import Recorder, RecordingBackend
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.jobs import job
@@ -36,30 +36,30 @@ from roastcoffea.records.workers import KINDS, LIFETIME_COLUMNS, SAMPLE_COLUMNS,
 from roastcoffea.units import counted
 
 SCAN_INTERVAL: Final = 0.1
-"""Seconds between scans for processes that started or ended; a pool may live less than a second."""
+"""Seconds between scans for processes that have started or ended. A pool may exist for less than a second."""
 
 UNREADABLE: Final = (OSError, psutil.Error)
-"""Errors of scanning processes, which start and end, and may belong to someone else."""
 
 SHARE: Final = 0.02
-"""Most of one core that scanning may use: if a scan is slow, there are fewer."""
+"""Maximum share of a core to spend on scanning. If scans are slow, they run less often."""
 
 MOST_SAMPLES: Final = 100_000
-"""Most samples kept; beyond that, neighbours are merged and the interval is doubled."""
-
+"""Maximum number of samples to keep. Beyond this number, neighbouring samples are merged and the interval is
+doubled."""
 
 UNSEEN: Final = (
     "not seen (ended too soon, or in a container): assumed present from first chunk to last, with unknown resource use"
 )
 
 
-class LocalMetricsBackend(Recorder):
-    """Records the processes on this host that run the chunks of an analysis, using the operating system.
+class ProcessRecorder(Recorder):
+    """Recorder for the processes on this host that run an analysis's chunks.
 
-    A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
-    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
-    This process is one while a step runs in it, with the threads of that step's pool; where chunks ran in it, it is one
-    all the time. Before chunks are known (`learn_chunks`), this process and all that descend from it count.
+    A worker is a process that ran a chunk, or an idle process in the same pool. Other processes (this process if it
+    uses a pool, processes that only merge, resource trackers, Parsl's interchange) are not workers and have no samples.
+    While a step runs in this process, this process counts as a worker with the pool's number of threads. If this
+    process ran chunks, it counts as a worker for the whole run. Until `learn_chunks` is called, this process and all
+    its descendants count as workers.
     """
 
     kind = "local"
@@ -77,26 +77,23 @@ class LocalMetricsBackend(Recorder):
         self._merged = 0
         self._steps: list[Step] = []
         self._steps_here: list[tuple[Step | None, int]] = []
-        """Steps that ran in this process, and on how many threads."""
         self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
         self._others: dict[str, ExecutorLog] = {}
-        """What executors know of their workers, by class."""
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self._brief: set[str] = set()
-        """Of these the ones that only opened files, and ended before a scan could find them."""
+        """Workers that only opened files and ended before a scan could find them."""
         self.withheld_before: Withheld = (None, None, None)
         self._withheld: Withheld = (None, None, None)
-        """Throttling and steal of this process, whose control groups those of the analysis share, and its host."""
+        """Throttling and steal time of this process; the analysis shares its host and control groups."""
         self._job: dict[str, Any] = {}
-        """Columns of lifetimes on the batch job that this process runs in."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     # life cycle of a collector
 
-    def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
+    def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (for Dask)
         self._begin()
         self.withheld_before, self.load_before = withheld(), load()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
@@ -111,7 +108,7 @@ class LocalMetricsBackend(Recorder):
             self._thread.start()
 
     def drain(self) -> None:
-        """Scan now: a pool may end with the Runner call that made it."""
+        """Scan immediately, because a pool may be shut down after the Runner call that uses it."""
         if self.is_open:
             self._scan(sample=self._interval is not None)
 
@@ -119,11 +116,11 @@ class LocalMetricsBackend(Recorder):
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
+        with reported(self.note, "the analysis's processes could not be scanned at the end", UNREADABLE):
             self.drain()
         self._withheld = withheld_since(self.withheld_before)
         if self.hosts:
-            # processes of pools are not asked for their CPU time
+            # pool processes do not report their CPU time
             (own, *_), now = self.load_before["processes"] or [{}], load()
             cpu = sum(process.cpu_seconds for process in {*self.processes.family(), *self._workers()})
             now["processes"] = [own | {"own": own["own"] + cpu}] if own else []
@@ -151,15 +148,15 @@ class LocalMetricsBackend(Recorder):
                 step.stop, step.cpu_stop = time.time(), time.process_time()
 
     def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
-        """Learn from records which processes are workers, and how many threads they have.
+        """Identify the workers and their thread counts from records.
 
         Parameters
         ----------
         chunks
-            `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files. Each table
+            Chunk attempts or file opens with `worker`, `thread`, `start`, `stop` and `call`. Pass each table only
             once, after `close`.
         preprocessing
-            Whether they are openings, which may have had a pool of their own.
+            Whether the records are file opens, which may have used a separate pool.
         """
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
@@ -177,7 +174,7 @@ class LocalMetricsBackend(Recorder):
         self._note_unseen()
 
     def _learn_pool(self, rows: pa.Table, step: Step | None) -> None:
-        """Learn who worked in one step; None where the executor's call was not seen."""
+        """Assign workers to a step; `step` is None if the executor call was not observed."""
         spans = [("thread", "count_distinct"), ("start", "min"), ("stop", "max")]
         shifts = {shift["worker"]: shift for shift in rows.group_by("worker").aggregate(spans).to_pylist()}
         start, stop = pc.min(rows["start"]).as_py(), pc.max(rows["stop"]).as_py()
@@ -204,11 +201,11 @@ class LocalMetricsBackend(Recorder):
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
             if size is None and not any(other.known for other in self._others.values()):
-                unknown = "the executor does not report how many processes work for it"
-                self.note(f"{unknown}: those that ran no chunk are not counted")
+                unknown = "the executor does not report its number of processes"
+                self.note(f"{unknown}: processes that ran no chunks are not counted")
 
     def _idle(self, workers: list[WatchedProcess], number: int, start: float, stop: float) -> list[WatchedProcess]:
-        """Processes of the workers' pool without a chunk: siblings of theirs born with them."""
+        """Return idle processes from the workers' pool, i.e. siblings that started at nearly the same time."""
         siblings = [
             process
             for process in self.processes.seen
@@ -218,7 +215,7 @@ class LocalMetricsBackend(Recorder):
             and any(process.parent == worker.parent for worker in workers)
         ]
         apart = {process: min(abs(process.born - worker.born) for worker in workers) for process in siblings}
-        # most seconds between the births of two processes of one pool
+        # maximum time in seconds between the starts of two processes in a pool
         born_with_them = [process for process in siblings if apart[process] < 5.0]
         return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
 
@@ -229,12 +226,12 @@ class LocalMetricsBackend(Recorder):
             host, known = host_and_process(worker)[0], facts.get(worker, {})
             other = next((other.label for other in self._others.values() if other.has(known)), None)
             if other is not None:
-                texts[f"of {other}, not seen on this host: their resource use is unknown"] += 1
+                texts[f"of {other}, not seen on this host, so their resource use is unknown"] += 1
             elif host == self._host:
                 texts[UNSEEN] += worker not in self._brief
             else:
                 texts[
-                    f"on other hosts than {self._host}, or on unknown ones: lifetimes and resource use are unknown"
+                    f"on hosts other than {self._host}, or on unknown ones, so lifetimes and resource use are unknown"
                 ] += 1
         for text in +texts:
             self.note(f"{counted(texts[text], 'worker')} {text}")
@@ -266,11 +263,9 @@ class LocalMetricsBackend(Recorder):
         return table
 
     def tasks(self) -> pa.Table | None:
-        """Attempts of tasks of an executor that has them; None without."""
         return next((tasks for other in self._others.values() if (tasks := other.tasks()) is not None), None)
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers present between start and stop."""
         rows: list[dict[str, Any]] = []
         for process, threads in self._workers().items():
             worker = self._identity(self._name(process.pid)) | self._job | {"memory_limit": self.hosts[0].memory}
@@ -292,11 +287,9 @@ class LocalMetricsBackend(Recorder):
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
-        """Threads of the workers that were seen."""
         return self._threads if self._learned else dict.fromkeys(self.processes.family(self._process))
 
     def _busy(self, worker: str) -> list[npt.NDArray[np.float64]]:
-        """Starts and ends of the chunks of a worker, in order."""
         rows = [table.filter(pc.equal(table["worker"], worker)) for table in self._learned]
         times = (np.concatenate([[], *(table[name].to_numpy() for table in rows)]) for name in ("start", "stop"))
         return list(map(np.sort, times))
@@ -304,9 +297,9 @@ class LocalMetricsBackend(Recorder):
     def _lives(
         self, process: WatchedProcess, threads: int | None, start: float, stop: float
     ) -> Iterator[tuple[float, float, int | None, float]]:
-        """Start, stop, threads and CPU time of a process as a worker.
+        """Start time, stop time, thread count and CPU time of each period in which a process was a worker.
 
-        This process has one for each step, in sequence, with the number of threads during that step.
+        For this process, there is one period per step, with the thread count of the step.
         """
         if not (self._learned and process.pid == self._process):
             starts, stops = self._busy(self._name(process.pid))
@@ -325,7 +318,6 @@ class LocalMetricsBackend(Recorder):
             yield begin, end, own, max(cpu[end] - cpu[begin], 0.0)
 
     def _own_threads(self, start: float, stop: float) -> list[tuple[float, float, int]]:
-        """From when until when this process was a worker, and with how many threads."""
         steps = [(step, threads) for step, threads in self._steps_here if step is not None]
         spans = [(step.start, stop if step.stop is None else step.stop, threads) for step, threads in steps]
         always = [threads for step, threads in self._steps_here if step is None or not step.preprocessing]
@@ -346,7 +338,6 @@ class LocalMetricsBackend(Recorder):
         return {"worker": worker, "host": host, "process": process}
 
     def samples(self) -> pa.Table:
-        """Samples of the workers, worker by worker."""
         rows = []
         for process in self._workers():
             name = self._name(process.pid)
@@ -365,8 +356,8 @@ class LocalMetricsBackend(Recorder):
         notes = super().notes()
         if self._merged:
             notes.append(
-                f"{self._merged} samples of processes were merged with their neighbours to keep {MOST_SAMPLES}: "
-                "with their highest memory and mean CPU use"
+                f"{self._merged} process samples were merged with their neighbours, to keep at most "
+                f"{MOST_SAMPLES}; merged samples have the highest memory and the mean CPU use"
             )
         return notes
 
@@ -384,7 +375,7 @@ class LocalMetricsBackend(Recorder):
 
     def learn(self, facts: Mapping[str, Any]) -> None:
         super().learn(facts)
-        if "process" in facts:  # else they are of a backend of the user's
+        if "process" in facts:  # absent if a custom backend provided the facts
             self._host, self._process = facts["host"], facts["process"]
             self._cpu_at_open, self._job = facts["cpu_at_open"], facts["job"]
             self._withheld = tuple(facts["withheld"])
@@ -396,15 +387,14 @@ class LocalMetricsBackend(Recorder):
     # implementation
 
     def _name(self, pid: int) -> str:
-        """Name of a process among the workers, as used by the probe."""
         return f"{self._host}/{pid}"
 
     def _keep_scanning(self) -> None:
-        """Scan until the end. It logs and imports nothing, because the analysis may fork in the meantime."""
+        """Scan until the recorder is closed, without logging or importing anything, because the analysis may fork."""
         cost = 0.0
         while not self._ended.wait(max(min(SCAN_INTERVAL, self._interval or SCAN_INTERVAL), cost / SHARE)):
             began = time.thread_time()
-            with reported(self.note, "the processes of the analysis could not be seen for a while", Exception):
+            with reported(self.note, "the analysis's processes could not be scanned for a while", Exception):
                 self._scan(sample=self._interval is not None and time.monotonic() >= self._next_sample)
             cost = time.thread_time() - began
 
@@ -418,13 +408,23 @@ class LocalMetricsBackend(Recorder):
 
 
 def host_and_process(worker: str) -> tuple[str | None, int | None]:
-    """Host and number of a process by its name; none for a name of another form."""
+    """Host and process ID from a worker name, or None for both if the name has a different form."""
     host, _, process = worker.rpartition("/")
     return (host, int(process)) if host and process.isdecimal() else (None, None)
 
 
 def pool_size(executor: Any) -> int | None:
-    """Processes or threads that work for an executor of coffea; None if not reported."""
     if not hasattr(executor, "pool"):
         return None
     return getattr(executor.pool, "_max_workers", None) or int(executor.workers)
+
+
+class LocalMetricsBackend(RecordingBackend):
+    """Backend that samples an analysis's processes on this host.
+
+    With a collector, the workers are the processes that ran chunks and the idle processes in the same pools. Without a
+    collector, the workers are this process and all its descendants.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ProcessRecorder())

@@ -1,4 +1,4 @@
-"""Workers of Parsl's HighThroughputExecutor on all hosts, from the log of its interchange."""
+"""Workers of Parsl's HighThroughputExecutor on all hosts, as listed in the interchange log."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from roastcoffea.backends.base import Busy, ExecutorLog, Row
 from roastcoffea.records.workers import OF_JOB
 
 WHEN: Final = re.compile(r"(?:(?P<unix>\d+\.\d+) )?(?P<local>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) ")
-"""Time of a line; older releases have local time alone."""
+"""Timestamp of a log line; older releases of Parsl write only the local time."""
 
 REGISTERED: Final = re.compile(
     r"Registration info for manager b'(?P<manager>[^']+)'"
     r".*'worker_count': (?P<workers>\d+).*'block_id': '(?P<block>[^']*)'.*'hostname': '(?P<host>[^']*)'"
 )
 LEFT: Final = re.compile(r"Received HOLD_\w+ for b'([^']+)'|Manager b'([^']+)' is drained")
-"""It is drained, or put on hold because its block is about to be cancelled."""
+"""Log lines written when a manager is drained, or is put on hold because its block is about to be cancelled."""
 LOST: Final = re.compile(r"Too many heartbeats missed for manager b'([^']+)'")
 
 MANAGER: Final = "parsl_manager"
 RANK: Final = "parsl_rank"
-"""What a worker knows: its manager, and its number there."""
 
 
 def managers_in(lines: Iterable[str], patience: float) -> list[Row]:
-    """Managers with `manager`, `block`, `host`, `workers` and, in Unix seconds, `start` and `stop`.
+    """Managers in a log, with their lifetimes and worker counts.
 
-    A manager starts when it is registered. It stops when it is drained, when its block is cancelled, with its last
-    heartbeat, or with the interchange; `stop` is None if it had not stopped at the end of the log.
+    The keys are `manager`, `block`, `host`, `workers`, `start` and `stop`; times are Unix times. A manager starts when
+    it registers. It stops when it is drained, when its block is cancelled, when the interchange stops or, if the
+    manager was lost, at its last heartbeat. `stop` is None if the manager was still running at the end of the log.
 
     Parameters
     ----------
     lines : iterable of str
-        The log.
+        Lines of the log.
     patience : float
         Seconds without a heartbeat after which a manager counts as lost.
     """
@@ -65,14 +65,13 @@ def managers_in(lines: Iterable[str], patience: float) -> list[Row]:
 
 
 def pools_of(executor: Any) -> list[Any]:
-    """Parsl's executors that run the chunks of this executor of coffea."""
     labels = executor.jobs_executors
     config = executor.config or sys.modules["parsl"].dfk().config
     return [pool for pool in config.executors if labels == "all" or pool.label in labels]
 
 
 class ParslManagers(ExecutorLog):
-    """Managers that worked for the Runner calls of a run: each has a number of workers in a block."""
+    """Parsl managers for a run's Runner calls; each manager runs several workers in one block."""
 
     label = "Parsl"
     environment = ((MANAGER, "PARSL_WORKER_POOL_ID", "(.+)"), (RANK, "PARSL_WORKER_RANK", "(.+)"))
@@ -83,7 +82,7 @@ class ParslManagers(ExecutorLog):
         self._managers: list[Row] | None = None
 
     def size(self, executor: Any) -> int | None:
-        pools = pools_of(executor)  # only those of threads show the size of all
+        pools = pools_of(executor)  # only thread pools report their full size
         self._pools += [pool for pool in pools if hasattr(pool, "connected_managers") and pool not in self._pools]
         self._managers = None
         return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
@@ -104,25 +103,25 @@ class ParslManagers(ExecutorLog):
                     with log.open(encoding="utf-8", errors="replace") as lines:
                         found = managers_in(lines, float(pool.heartbeat_threshold))
                 except OSError as error:
-                    self.note(f"Parsl's managers are unknown, as {log} could not be read: {error.strerror}")
+                    self.note(f"Parsl's managers are unknown, because {log} could not be read: {error.strerror}")
                 else:
                     self._managers += found
                     if not found:
-                        self.note(f"Parsl's managers are unknown: there is none in {log}")
+                        self.note(f"Parsl's managers are unknown, because {log} lists none")
         return self._managers
 
     def complete(self, rows: list[Row], facts: Mapping[str, Row], busy: Busy, start: float, stop: float) -> None:
-        """Complete lifetimes by what only the managers know.
+        """Fill in lifetimes from the managers' log.
 
-        Workers that the operating system does not report last as long as their manager, or from the end of the one that
-        they replaced. Workers without a chunk are added.
+        A worker that was not seen on this host counts as present for as long as its manager. If the worker was
+        replaced, its lifetime ends when its replacement runs its first chunk. Workers that ran no chunks are added.
         """
         places: dict[str, dict[str, list[Row]]] = {}
         for row in rows:
             known = facts.get(row["worker"], {})
             if MANAGER in known:
                 places.setdefault(known[MANAGER], {}).setdefault(known[RANK], []).append(row)
-        # without reports of workers nobody knows which of them had chunks
+        # without the workers' reports, it is unknown which workers ran chunks
         for manager in self._read() if places else ():
             of_manager = places.get(manager["manager"], {})
             one = next((row for each in of_manager.values() for row in each), {})
@@ -134,13 +133,13 @@ class ParslManagers(ExecutorLog):
                     _set_times(workers, manager, busy, start, stop)
                     for row in workers:
                         row["name"] = name
-                elif times["start"] < times["stop"]:  # without a chunk
+                elif times["start"] < times["stop"]:  # this worker ran no chunks
                     known = {"worker": f"{manager['host']}/{manager['manager']}-{rank}", "name": name}
                     rows.append(job | known | {"host": manager["host"], "threads": 1} | times)
 
 
 def _set_times(workers: list[Row], manager: Row, busy: Busy, start: float, stop: float) -> None:
-    """Set start and stop of workers of one rank that the operating system does not report, in turn."""
+    """Set the start and stop times of a rank's successive workers, except for workers seen on this host."""
     chunks = {row["worker"]: busy(row["worker"]) for row in workers}
     workers = sorted(workers, key=lambda row: float(chunks[row["worker"]][0][0]))
     first = [float(chunks[row["worker"]][0][0]) for row in workers]

@@ -1,4 +1,4 @@
-"""The plugin's stay on a scheduler: it asks workers for facts and counts, and restores everything when it goes."""
+"""Lifetime of the scheduler plugin, including worker queries and cleanup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roastcoffea.log.marks import added_up, clear_metadata, difference, forget_r
 async def ask_workers(
     scheduler: Any, function: bytes, arguments: Mapping[str, Any], timeout: float
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run a pickled function on each worker; return the answers, and the workers without one in time."""
+    """Run a pickled function on each worker; return the answers, and the workers that did not answer."""
     from distributed.protocol.pickle import dumps
 
     message = {"op": "run", "function": function, "args": dumps(()), "kwargs": dumps(dict(arguments))}
@@ -43,23 +43,23 @@ async def ask_workers(
 
 
 def described(replies: Mapping[str, Mapping[str, Any]], silent: list[str]) -> dict[str, Any]:
-    """Facts about workers by address under `workers`; those that did not answer under `silent`; the `load` here."""
+    """Descriptions of the workers, addresses of workers that did not answer (`silent`), and the scheduler's `load`."""
     workers = {address: reply["description"] for address, reply in replies.items()}
     return {"workers": workers, "silent": silent, "load": load()}
 
 
 async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> dict[str, Any]:
-    """Have the workers report their counts so far and their facts.
+    """Ask the workers for information about their processes.
 
     Returns
     -------
     dict
-        `package` (our version that the scheduler can import, or None), `time` (this clock), and the result of
-        `described`.
+        `package` (version of roastcoffea that the scheduler can import, or None), `time` (scheduler clock), and the
+        result of `described`.
     """
     package = importable_package()
-    if package is not None:  # else the event loop would wait for it as it unpickles the plugin
-        with suppress(ImportError):  # of another version, which is not used
+    if package is not None:  # import in a thread, because unpickling would block the event loop
+        with suppress(ImportError):  # the scheduler has a different version, which is not used
             await asyncio.to_thread(import_module, "roastcoffea.backends.scheduler")
     described_workers = described(*await ask_workers(dask_scheduler, flush, {}, timeout))
     return described_workers | {"package": package, "time": time.time()}
@@ -73,27 +73,27 @@ async def metrics_of_span(  # noqa: PLR0917
     elsewhere: Mapping[str, Mapping[Any, float]] | None = None,
     plugin: str | None = None,
 ) -> dict[str, Any]:
-    """Have every worker report now, and return the cumulative metrics of a span.
+    """Make every worker report immediately, and return a span's cumulative metrics.
 
     Parameters
     ----------
     flush : bytes
         Pickled function that makes a worker report.
     span : str or None
-        Identity of the span.
+        ID of the span.
     timeout : float
-        Seconds to wait for all workers.
+        Maximum number of seconds to wait for all workers.
     elsewhere : mapping, optional
-        Other spans with tasks of this one, and their counts from before; the difference is added.
+        Other spans in which Dask counts tasks from `span`, with their earlier counts; the increase since then is added.
     plugin : str, optional
-        Name of the worker plugin that knows running tasks and counts.
+        Name of the worker plugin that tracks running tasks and counts.
 
     Returns
     -------
     dict
-        `span`: [(key, value)], or None if no task ran in the span; `complete`: whether the spans have all counts of the
-        workers that answered; `spans`: identities of the span, those inside it, and the others; `running`: running
-        tasks with their times, by worker, and `counted`: its counts; and the result of `described`.
+        `span`: [(key, value)], or None if no tasks ran in the span; `complete`: whether the spans include all counts
+        from the workers that answered; `spans`: IDs of the span, its nested spans and the other spans; `running`:
+        running tasks with their times, by worker; `counted`: counts, by worker; and the result of `described`.
     """
     deadline = time.monotonic() + timeout
     known = dask_scheduler.extensions["spans"].spans
@@ -123,25 +123,24 @@ async def metrics_of_span(  # noqa: PLR0917
 
 
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds before each attempt to remove a span: a task of it may still run, or be kept."""
+"""Seconds to wait before each attempt to remove a span. The span's tasks may still be running or held by the user."""
 
 PATIENCE = 5.0
-"""Seconds for workers to answer."""
 
 UNTIL_GONE = 600.0
-"""Seconds for which the scheduler still knows an empty span: it stops workers whose heartbeat has counts of unknown
-spans, and forgets those without a heartbeat for half as long."""
+"""Seconds to keep an empty span. The scheduler stops workers whose heartbeats contain counts for unknown spans, and
+forgets workers that send no heartbeat for half this time."""
 
 
 async def forget_span(scheduler: Any, identity: str, leave: bytes) -> None:
-    """Remove the span of a run, as soon as none of its tasks is left.
+    """Remove a run's span once none of its tasks are left.
 
-    It stays if spans of the user's are in it or around it, or if its tasks are kept for long.
+    The span is kept if the user has nested or enclosing spans, or keeps futures for the span's tasks for a long time.
 
     Parameters
     ----------
     leave
-        Pickle of `leave_spans`.
+        Pickled `leave_spans`.
     """
     for pause in PAUSES:
         await asyncio.sleep(pause)
@@ -158,7 +157,7 @@ async def forget_span(scheduler: Any, identity: str, leave: bytes) -> None:
 
 
 def leave_spans(spans: Iterable[str], dask_worker: Any = None) -> bool:
-    """Remove the counts of these spans from a worker; False if it has tasks of them."""
+    """Remove these spans' counts from a worker; return False if the worker still has tasks in the spans."""
     if any(task.span_id in spans for task in dask_worker.state.tasks.values()):
         return False
     for key in list(dask_worker.digests_total):
@@ -168,17 +167,16 @@ def leave_spans(spans: Iterable[str], dask_worker: Any = None) -> bool:
 
 
 def _tree(scheduler: Any, identity: str) -> dict[str, Any] | None:
-    """A span and all spans in it, by identity; None if it is gone or not to be removed."""
+    """A span and all nested spans, by ID; None if the span is gone or must not be removed."""
     span = scheduler.extensions["spans"].spans.get(identity)
     if span is None or span.parent is not None:
         return None
     tree = {each.id: each for each in span.traverse_spans()}
-    # tag of the spans of runs
+    # only spans with this tag belong to runs
     return tree if all(set(each.name) == {"roastcoffea"} for each in tree.values()) else None
 
 
 def _in_use(scheduler: Any, tree: dict[str, Any]) -> bool:
-    """Whether a task or a collector belongs to one of the spans, or another collector counts tasks in it."""
     for plugin in scheduler.plugins.values():
         counted = getattr(getattr(plugin, "attempts", None), "elsewhere", ())
         if getattr(getattr(plugin, "run", None), "span", None) in tree or not tree.keys().isdisjoint(counted):
@@ -187,7 +185,6 @@ def _in_use(scheduler: Any, tree: dict[str, Any]) -> bool:
 
 
 def _empty(scheduler: Any, tree: dict[str, Any]) -> None:
-    """Remove spans from all lists, and what is in them."""
     extension = scheduler.extensions["spans"]
     for span in tree.values():
         listed = [extension.root_spans, *(extension.spans_search_by_tag[tag] for tag in span.name)]
@@ -199,7 +196,7 @@ def _empty(scheduler: Any, tree: dict[str, Any]) -> None:
 
 
 def _remove(scheduler: Any, tree: dict[str, Any]) -> None:
-    """Forget empty spans; one that was used again stays."""
+    """Forget empty spans, except for spans that are in use again."""
     known = scheduler.extensions["spans"].spans
     for identity, span in tree.items():
         if known.get(identity) is span and not span.groups:
@@ -207,11 +204,14 @@ def _remove(scheduler: Any, tree: dict[str, Any]) -> None:
 
 
 LONGEST_SILENCE = 120.0
-"""Seconds without a drain after which the plugin gives up on its client."""
+"""Seconds without a request from the client after which the plugin gives up on the client."""
 
 
 class Stay:
-    """Decides how long a plugin stays: until it is asked to leave, its client is gone, or nobody drains it."""
+    """Controls how long a plugin stays on the scheduler.
+
+    The plugin removes itself on request, when its client is gone, or when its entries are no longer fetched.
+    """
 
     def __init__(self, plugin: Any) -> None:
         self.alive = True
@@ -221,21 +221,19 @@ class Stay:
         self._drained = time.time()
         self._grace: Any = None
         self._closing: set[Any] = set()
-        # seconds between checks if no worker is sampled
+        # if nothing is sampled, check once a second
         self._ticker = asyncio.ensure_future(self._tick(plugin.interval or 1.0))
 
     def client_asked(self) -> None:
-        """Note that the client is still draining."""
         self._drained = time.time()
 
     def client_left(self, client: str) -> None:
-        """Note that a client lost its connection: ours may return."""
+        """Handle the disconnection of a client; our client may reconnect."""
         if client == self._plugin.client and self.alive:
-            # seconds for a client that lost its connection to return
+            # grace period in seconds for the client to reconnect
             self._grace = asyncio.get_running_loop().call_later(2.0, self._leave_without_client)
 
     def end(self) -> None:
-        """Do nothing more on this scheduler."""
         self.alive = False
         self._ticker.cancel()
         if self._grace is not None:
@@ -243,14 +241,15 @@ class Stay:
         self._plugin.ended()
 
     async def leave(self, wait: float = 0.0, *, may_return: bool = False) -> None:
-        """Restore the scheduler and the workers.
+        """Remove the plugin, and restore the scheduler and the workers.
 
         Parameters
         ----------
         wait
-            Most seconds to wait for the workers.
+            Maximum time to wait for the workers, in seconds.
         may_return
-            Whether the client may come back: its tasks keep their marks, by which another plugin knows them.
+            Whether the client may come back. If so, its tasks keep their marks, so that another plugin can recognise
+            the tasks.
         """
         if not self.alive:
             return
@@ -270,7 +269,7 @@ class Stay:
         began, number = loop.time(), 0
         while self.alive:
             late = max(loop.time() - began - number * interval, 0.0)
-            missed = int(late / interval)  # the loop was blocked for this many intervals
+            missed = int(late / interval)  # number of intervals during which the loop was blocked
             number += missed
             self._plugin.tick(number, late - missed * interval, missed)
             number += 1
@@ -284,7 +283,7 @@ class Stay:
             self._in_background(self.leave())
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        """Run this in the background, protected from garbage collection until it ends."""
+        """Run a coroutine in the background, and keep a reference so that it is not garbage collected."""
         future = asyncio.ensure_future(work)
         self._closing.add(future)
         future.add_done_callback(self._closing.discard)
@@ -294,14 +293,13 @@ class Stay:
         try:
             await self._scheduler.unregister_worker_plugin(None, self._name)
         except (OSError, ValueError) as problem:
-            logging.getLogger(__name__).info("a worker left while %s was removed: %s", self._name, problem)
+            logging.getLogger(__name__).info("a worker left while %s was being removed: %s", self._name, problem)
         finally:
-            # a chunk that ended as the plugin left may have sent its record: it arrives late, by another path
-            # latest seconds for an event of a worker after its plugin is gone
+            # a chunk that ended while the plugin was being removed may have sent a record that arrives late; wait this
+            # many seconds for it
             asyncio.get_running_loop().call_later(2.0, self._forget_late)
 
     def _forget_late(self) -> None:
-        """Forget entries that arrived after the plugin left."""
         self._forget_topic()
         for key in self._plugin.open_keys():
             task = self._scheduler.tasks.get(key)
@@ -309,14 +307,14 @@ class Stay:
                 clear_metadata(task, self._name)
 
     def _forget_topic(self) -> None:
-        """Forget the events of this name, which the scheduler would keep forever."""
+        """Discard this topic's events; otherwise, the scheduler would keep them forever."""
         event_topics(self._scheduler).pop(self._name, None)
 
 
 async def clear_tasks(scheduler: Any, name: str) -> None:
-    """Remove a collector's mark from the tasks that the user keeps, in batches."""
+    """Remove a collector's mark, in batches, from tasks that the user still holds."""
     tasks = iter(list(scheduler.tasks.values()))
-    # tasks cleared of our marks at a time, which blocks the scheduler for less than a millisecond
+    # batch size; a batch blocks the scheduler for less than a millisecond
     while some := list(itertools.islice(tasks, 1000)):
         for task in some:
             forget_record(task, name)

@@ -1,4 +1,4 @@
-"""The processes of an analysis on this host, as the operating system reports them, and in a journal."""
+"""Processes of an analysis on this host, as reported by the operating system or a journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 
 
 class Sample(NamedTuple):
-    """Resource use of a process at one time; None if the operating system does not report it."""
+    """A process's resource usage at one moment; values are None if not reported."""
 
     time: float
     cpu_percent: float | None
@@ -25,11 +25,11 @@ class Sample(NamedTuple):
 
 
 class WatchedProcess:
-    """A process of the analysis.
+    """One of the analysis's processes.
 
-    `born`, `seen` and `gone` are Unix times: its start, when it was last seen alive, and when it was first found to
-    have ended (None before). `cpu_seconds` is its CPU time since it was first seen, or since its start if it started
-    during the watch.
+    `born`, `seen` and `gone` are the Unix times when the process started, was last seen alive, and was found to have
+    ended (None until then). `cpu_seconds` is the CPU time since the process was first seen or, if it started while
+    processes were already being watched, since its start.
     """
 
     def __init__(self, handle: psutil.Process, parent: int, born: float, *, is_new: bool) -> None:
@@ -48,37 +48,31 @@ class WatchedProcess:
 
     @classmethod
     def remembered(cls, state: Mapping[str, Any], samples: list[Sample]) -> WatchedProcess:
-        """A process that is known from a journal, and not watched."""
         known = cls.__new__(cls)
         vars(known).update(state, samples=samples, _cpu_before=0.0)
         return known
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a journal has of it in addition to its samples."""
         names = ("pid", "parent", "born", "is_tracker", "seen", "gone")
         return {name: getattr(self, name) for name in names} | {"_cpu": self.cpu_seconds}
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time, user and system, of all threads."""
         return self._cpu - self._cpu_before
 
     @property
     def ended(self) -> bool:
-        """Whether it was found to have ended."""
         return self.gone is not None
 
     def may_have_lived(self, start: float, stop: float) -> bool:
-        """Whether it can have been alive between start and stop: it ended after it was last seen alive."""
         return self.born <= stop and (self.gone is None or self.gone >= start)
 
     def set_ended(self) -> None:
-        """Record that it has ended by now."""
         self.gone = self.gone or time.time()
 
     def read(self, *, sample: bool) -> None:
-        """Read the process; one that has just ended, or may not be read, is unchanged."""
+        """Read the process's state, unless it has just ended or access is denied."""
         try:
             with self._handle.oneshot():
                 self._cpu, self._reaped = self._times()
@@ -92,14 +86,13 @@ class WatchedProcess:
             return
 
     def _times(self) -> tuple[float, float]:
-        """CPU time of the process, and of its children that have been waited for."""
         times = os.times() if self._own else self._handle.cpu_times()
         cpu = time.process_time() if self._own else times.user + times.system
         return cpu, times.children_user + times.children_system
 
     def _learn_command(self) -> None:
-        """Read its command; between fork and exec that is still its parent's."""
-        # words in the commands of processes that serve a pool without working in it
+        """Read the process's command line, which is still the parent's between fork and exec."""
+        # these words occur in the command lines of a pool's helper processes, which run no tasks
         self.is_tracker = any(
             word in part
             for part in self._handle.cmdline()
@@ -109,7 +102,7 @@ class WatchedProcess:
     def _take_sample(self) -> None:
         self._learn_command()
         memory, percent = int(self._handle.memory_info().rss), None
-        # shortest seconds for a CPU percentage: the operating system counts CPU time in hundredths of a second
+        # at intervals of at least 0.05 s, because the operating system counts CPU time in hundredths of a second
         if self.samples and self.seen - self.samples[-1].time >= 0.05:
             last = self.samples[-1]
             percent = 100 * (self.cpu_seconds - last.cpu_seconds) / (self.seen - last.time)
@@ -117,21 +110,21 @@ class WatchedProcess:
         self.samples.append(Sample(self.seen, percent, memory, self.cpu_seconds, descriptors))
 
     def settle(self, gone: Sequence[WatchedProcess]) -> None:
-        """Credit ended children with the CPU time that this process reports for them beyond what was seen.
+        """Credit children that have ended with CPU time that only this process, their parent, reports.
 
-        A child may end during a scan, so that its time is reported one scan before its end is noticed.
+        If a child ends during a scan, its CPU time may be reported one scan before its end is noticed.
         """
         found = self._reaped - self._settled
         self._settled = self._reaped
         unseen = self._pending + found - sum(child._cpu + child._reaped for child in gone)
         self._pending = 0.0 if gone else found
-        # least seconds of CPU assumed for a process when time is split in proportion
+        # split in proportion to CPU time; adding 0.01 s keeps the weights positive
         weights = [child.cpu_seconds + 0.01 for child in gone]
         for child, weight in zip(gone, weights, strict=True):
             child._cpu += max(unseen, 0.0) * weight / sum(weights)
 
     def merge_neighbours(self) -> int:
-        """Merge each pair of samples, with their highest memory; return the number removed."""
+        """Merge samples in pairs, keeping the higher memory value; return the number of samples removed."""
         before = self.samples
         self.samples = []
         for pair in (before[at : at + 2] for at in range(0, len(before), 2)):
@@ -142,14 +135,15 @@ class WatchedProcess:
 
 
 class ProcessTree:
-    """This process, its descendants, and its session: some pools detach from their workers.
+    """This process, its descendants, and the other processes in its session.
 
-    What an ancestor started in another session is another program: in a container, process 1 may share our session, and
-    adopts all daemons.
+    The session is included because some pools detach from their workers. Children of our ancestors are excluded if they
+    are in other sessions, because they belong to different programs. In a container, for example, PID 1 adopts all
+    daemons, and may be in our session.
 
-    The use of a process between the last scan and its end comes from its parent, which waited for it. If several ended
-    between two scans, the sum is exact, and split in proportion to their earlier use. It is missing for a process whose
-    parent is not watched or does not wait.
+    The CPU time that a process used between its last scan and its end is taken from the parent that waited for it. If
+    several processes ended between two scans, their total CPU time is exact, but it is split in proportion to their
+    earlier CPU times. If the parent is not watched or does not wait, this CPU time is missing.
     """
 
     def __init__(self) -> None:
@@ -161,7 +155,6 @@ class ProcessTree:
         self._lock = threading.Lock()
 
     def scan(self, *, sample: bool) -> None:
-        """Find processes that started and ended, and read their use; take a sample of each if requested."""
         with self._lock:
             began = time.time()
             self._add_newcomers(set(psutil.pids()))
@@ -173,7 +166,7 @@ class ProcessTree:
             self._scanned = began
 
     def _remove_ended(self) -> list[WatchedProcess]:
-        """Remove and return the processes that have ended, whose parents' times are read after the end of each."""
+        """Remove and return processes that have ended, re-reading the other processes' times after each removal."""
         gone: list[WatchedProcess] = []
         while ended := self._living.keys() - set(psutil.pids()):
             gone += [self._living.pop(pid) for pid in ended]
@@ -201,8 +194,8 @@ class ProcessTree:
             if not is_child and os.getsid(pid) != os.getsid(0):
                 return None
             born, boot = float(handle.create_time()), float(psutil.boot_time())
-            now = time.time()  # right before the clock that it is compared with
-            if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot time of Linux, and so this, only to the second
+            now = time.time()  # read right before the boot clock, to compare the two
+            if hasattr(time, "CLOCK_BOOTTIME"):  # on Linux, psutil's boot and start times are accurate to a second
                 born += now - boot - time.clock_gettime(time.CLOCK_BOOTTIME)
             born = min(max(born, self._scanned or 0.0), now)
             return WatchedProcess(handle, parent, born, is_new=self._scanned is not None)
@@ -210,7 +203,7 @@ class ProcessTree:
             return None
 
     def family(self, process: int | None = None) -> list[WatchedProcess]:
-        """A process (by default this one) and all its descendants."""
+        """A process (by default this process) and all its descendants."""
         members = {process or os.getpid()}
         for one in self.seen:
             if one.parent in members:
@@ -220,40 +213,40 @@ class ProcessTree:
 
 @dataclass(eq=False)
 class Step:
-    """One call of an executor: for the files of preprocessing, or for the chunks of a Runner call."""
+    """An executor call, for the preprocessing or the chunks of a Runner call.
+
+    `size` is the number of processes or threads in the executor's pool. `cpu_start` and `cpu_stop` are this process's
+    CPU times.
+    """
 
     call: str | None
     preprocessing: bool
     size: int | None
-    """Processes or threads of its pool; None where it does not tell."""
     start: float
     cpu_start: float
-    """CPU time of this process at its start; likewise at its stop."""
     stop: float | None = None
     cpu_stop: float | None = None
 
 
 PROCESSES: Final = "processes"
-"""Kind of entries of a journal with new states of processes and steps."""
 
 
 class ProcessJournal:
-    """What a journal has of processes and steps so far."""
+    """Tracks the process and step states that have already been written to a journal."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, int]] = {}
-        """State, and number of samples, of each process by its number."""
         self._steps: list[tuple[Any, ...]] = []
 
     def news(self, processes: Sequence[WatchedProcess], steps: Sequence[Step]) -> Iterator[tuple[str, bytes]]:
-        """An entry with what has changed; none if nothing has."""
+        """Yield a journal entry with the changes since the last entry, if there are any."""
         changed = []
         for number, one in enumerate(list(processes)):
             state, samples = one.state, list(one.samples)
             known, first = self._known.get(number, (None, 0))
             if (state, len(samples)) != (known, first):
                 self._known[number] = state, len(samples)
-                first = first if first <= len(samples) else 0  # they were merged meanwhile
+                first = first if first <= len(samples) else 0  # samples have been merged since then
                 changed.append([number, state, first, samples[first:]])
         steps_now = [*map(astuple, list(steps))]
         new_steps = None if steps_now == self._steps else steps_now
@@ -263,7 +256,6 @@ class ProcessJournal:
 
 
 def remember(entry: Mapping[str, Any], processes: list[WatchedProcess], steps: list[Step]) -> None:
-    """Take an entry into the lists of what is known so far."""
     for number, state, first, samples in entry["changed"]:
         before = [sample for process in processes[number : number + 1] for sample in process.samples[:first]]
         known = WatchedProcess.remembered(state, [*before, *(Sample(*sample) for sample in samples)])

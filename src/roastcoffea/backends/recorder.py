@@ -1,11 +1,10 @@
-"""What a collector requires of the backends in the package, and the one that reads the log of a scheduler's plugin."""
+"""Internal interface of backends, and the recorder for a scheduler plugin's log."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
@@ -21,13 +20,13 @@ from roastcoffea.backends.limits import Withheld
 from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.interrupts import whole
-from roastcoffea.log.journal import CLIENT, LOG, RECORDS
+from roastcoffea.log.journal import CLIENT, LOG, RECORDS, REQUESTED
 from roastcoffea.log.marks import ANNOTATION, FromEnvironment
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.log.workers import ClusterLog
 from roastcoffea.records.arrow import table_of_rows, with_column
 from roastcoffea.records.run import Environment, Host, Run
-from roastcoffea.records.workers import CLIENT_STEP_COLUMNS, PAUSE_COLUMNS
+from roastcoffea.records.workers import CLIENT_STEP_COLUMNS, PAUSE_COLUMNS, REQUEST_COLUMNS, SUBMITTED
 from roastcoffea.storage.reading import check_fields
 from roastcoffea.units import counted, were
 
@@ -39,33 +38,36 @@ NO_CLIENT: Final = "there is no Dask client to record: the run was measured with
 NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
 
 SAMPLED: Final = ("samples", "sampling", "worker_states")
-"""Tables of a run that are sampled."""
 
 PROFILE: Final = "profile"
 FROM_CHUNKS: Final = ("branch_reads", "sections", PROFILE)
-"""Tables that hold parts of the records of chunks."""
+
+MOST_REQUESTS: Final = 100_000
+"""Maximum number of recorded changes of worker requests."""
 
 FACTS: Final = "facts"
-"""Kind of entries of a journal with what a backend knows."""
 
-TABLES: Final = ("chunks", *FROM_CHUNKS, "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses", "client_steps")
-"""Tables of a run in the order of their creation: a backend learns its workers from chunks."""
+OF_CLIENT: Final = ("client_steps", "worker_requests")
+"""Tables recorded only by a client."""
+
+TABLES: Final = ("chunks", *FROM_CHUNKS, "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses", *OF_CLIENT)
+"""A run's tables, in build order; chunks come first, because they show which processes are workers."""
 
 
 @dataclass(eq=False)
 class Period:
-    """Records so far of a period in which the workers are recorded.
+    """A recording period, and the records received during it so far.
 
     Attributes
     ----------
     is_open, was_open : bool
-        Whether it is active, and whether anything was recorded.
+        Whether the period is active, and whether anything was recorded.
     clock_offset : float
-        The scheduler's clock minus the client's, in seconds: 0 if its bounds allow it, otherwise their middle.
+        Scheduler clock minus client clock, in seconds: 0 if the measured bounds allow it, otherwise their midpoint.
     dropped : dict
-        Rows lost so far on the scheduler, by table.
+        Number of rows dropped on the scheduler so far, by table.
     refused : int
-        Messages of others to our topic.
+        Number of messages to our topic that were refused because they came from other senders.
     """
 
     received: ReceivedRecords = field(default_factory=ReceivedRecords)
@@ -76,225 +78,218 @@ class Period:
     refused: int = 0
 
 
-class Recorder(AbstractMetricsBackend):
-    """A backend as a collector uses it: workers, tasks, records of chunks, and fine metrics of a span.
+class Recorder:
+    """Internal interface of a backend, as used by collectors.
 
-    The backends in the package derive from it. A custom backend has the methods of `AbstractMetricsBackend`, and
-    `backends.registry` makes a recorder from it.
+    Users call the five methods of `AbstractMetricsBackend` instead. `RecordingBackend` provides these methods for this
+    package's recorders, and `backends.registry` turns a custom backend into a recorder.
     """
 
     kind: str
-    """Name of the backend in a run."""
 
     elsewhere: str
-    """Why work on an executor out of reach is not recorded."""
+    """Reason why executors that run elsewhere are not recorded."""
 
     keep: Callable[[str, bytes], None] | None = None
-    """Takes entries for the journal of the run, in addition to those of `news`; None without a journal."""
+    """Function that receives journal entries in addition to those from `news`; None if there is no journal."""
 
     functions: Any = None
-    """What the collector wants of functions that tasks run without a Runner."""
+    """The collector's settings for functions in tasks without a Runner."""
 
     holds_all: ClassVar[bool] = False
-    """Whether a closed backend holds all that its tables need: they can be made later."""
+    """Whether a closed backend holds everything needed to build its tables later."""
 
     merges_equal_chunks: ClassVar[bool] = False
-    """Whether equal chunks (of a file that is listed twice) run only once."""
+    """Whether identical chunks (e.g. from a file that is listed twice) run only once."""
 
     def __init__(self) -> None:
         self._reset()
 
     @classmethod
-    def for_collector(cls, client: Any, carried: Any) -> Self:  # noqa: ARG003  (for those that have a cluster)
-        """Make a recorder for a collector with this client, whose tasks need the carried code."""
+    def for_collector(cls, client: Any, carried: Any) -> Self:  # noqa: ARG003  (for cluster recorders)
+        """Create a recorder for a collector with this client.
+
+        `carried` is code that the collector's tasks may need.
+        """
         return cls()
 
     def renewed(self, client: Any, carried: Any) -> Self:  # noqa: ARG002  (as above)
-        """Make a recorder for a collector that was given this one: each collector has its own."""
+        """Create a fresh copy, because a recorder cannot be shared between collectors."""
         fresh = copy(self)
         fresh._reset()
         return fresh
 
     def _reset(self) -> None:
-        """Forget all records, and take a new name."""
         self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
         self.problems: list[str] = []
         self.absent: dict[str, str] = dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
         self.absent |= dict.fromkeys(("sampling", "worker_states"), NO_SCHEDULER)
-        self.absent["client_steps"] = NO_CLIENT
+        self.absent |= dict.fromkeys(OF_CLIENT, NO_CLIENT)
         self.hosts: tuple[Host, ...] = ()
         self.versions: dict[str, str] = {}
-        """Versions of packages on workers, where they may differ from those here."""
+        """Package versions on the workers, if they may differ from the versions in this process."""
         self.attempts: dict[str, int] | None = None
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
         self._began = time.time()
         self._period = Period()
         self._told = b""
-        """Facts that the journal has."""
 
     # life cycle of a collector
 
     @property
     def is_open(self) -> bool:
-        """Whether it is recording."""
         return self._period.is_open
 
     @property
     def was_open(self) -> bool:
-        """Whether there are any records."""
         return self._period.was_open
 
     def open(self, interval: float | None, span: str | None = None) -> None:
-        """Start recording the workers, without the records of an earlier period.
+        """Start recording the workers, discarding the records from an earlier period.
 
         Parameters
         ----------
         interval
-            Seconds between samples of the workers; None for no samples.
+            Seconds between worker samples, or None to take no samples.
         span
-            Identity of the Dask span of the run.
+            ID of the run's Dask span.
 
         Raises
         ------
         RoastcoffeaError
-            It is already recording.
+            If recording is already in progress.
         """
 
     def _begin(self) -> None:
         if self.is_open:
-            raise RoastcoffeaError("this backend is already watching the workers: stop it first")
+            raise RoastcoffeaError("this backend is already recording the workers: stop it first")
         if self.was_open:
             self._reset()
 
     def drain(self) -> None:
-        """Fetch the records so far."""
+        """Fetch all records produced so far."""
 
     def close(self) -> None:
-        """Stop recording and keep the records; missing ones are noted."""
+        """Stop recording, keep the records, and note any missing records."""
 
     def reaches(self, executor: Any) -> bool:
-        """Whether the backend can record this executor; without a cluster those that have no Dask client."""
+        """Whether this executor can be recorded; by default, any executor without a Dask client can."""
         return not hasattr(executor, "client")
 
-    def packed_for_tasks(self, thing: Any) -> bytes | None:  # noqa: ARG002  (for those that may lack the package)
-        """Pickle by value of our code for tasks; None if they can import it."""
+    def packed_for_tasks(self, thing: Any) -> bytes | None:  # noqa: ARG002  (for clusters that may lack the package)
+        """Our task code, pickled by value, or None if the tasks can import it."""
         return None
 
     def step(
         self,
-        executor: Any,  # noqa: ARG002  (for those that have no scheduler to tell of workers)
+        executor: Any,  # noqa: ARG002  (for backends without a scheduler)
         call: str | None,  # noqa: ARG002
         *,
         preprocessing: bool,  # noqa: ARG002
     ) -> AbstractContextManager[FromEnvironment | None]:
-        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing.
+        """Context manager entered while an executor works on chunks or preprocessing.
 
-        It returns what the tasks are to report of their environment.
+        It yields the environment variables that the tasks should report.
         """
         return nullcontext()
 
     def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
-        """Learn where chunks ran, or files were opened, before lifetimes and samples are asked for."""
+        """Use records of chunks or file opens to identify the workers."""
 
     # records
 
     @property
     def received(self) -> ReceivedRecords:
-        """Records of attempts of chunks received so far."""
         return self._period.received
 
     @property
     def clock_offset(self) -> float:
-        """The scheduler's clock minus the client's, in seconds; 0 without a scheduler."""
         return self._period.clock_offset
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Rows lost for lack of a receiver, by table."""
+        """Number of rows dropped because the client did not fetch them in time, by table."""
         return self._period.dropped
 
     @property
     def gaps(self) -> tuple[tuple[float, float], ...]:
-        """Start and end of times of which nothing was recorded."""
+        """Start and end times of periods in which nothing was recorded."""
         return ()
 
     @property
     def refused(self) -> int:
-        """Refused messages of others to the topic of the backend."""
         return self._period.refused
 
     def workers_now(self) -> int | None:
-        """Workers present now; None if only known at the end."""
+        """Current number of workers; None if known only at the end."""
         return None
 
     def threads_now(self) -> tuple[int, int] | None:
-        """Threads of the workers present now, and how many execute a task; None if unknown."""
+        """Current number of worker threads, and how many are busy; None if unknown."""
         return None
 
-    @abstractmethod
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers present between start and stop."""
+        raise NotImplementedError
 
-    def pauses(self, start: float, stop: float) -> pa.Table:  # noqa: ARG002  (for those that have a scheduler)
-        """Pauses of workers between start and stop; none without a scheduler."""
+    def pauses(self, start: float, stop: float) -> pa.Table:  # noqa: ARG002  (for backends with a scheduler)
+        """Worker pauses between start and stop; empty if there is no scheduler."""
         return table_of_rows(PAUSE_COLUMNS, [])
 
-    @abstractmethod
     def samples(self) -> pa.Table:
-        """Samples of the workers."""
+        raise NotImplementedError
 
     def take_client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Take what the client's thread did for an executor; without a Dask client nothing is kept."""
+        """Store the client's steps for an executor; do nothing if there is no Dask client."""
 
     def chunks(self, calls: Collection[str]) -> pa.Table:
-        """Attempts of chunks of these Runner calls, and of tasks without one; the backend learns where they ran."""
+        """Chunk attempts from these Runner calls, and attempts of non-Runner tasks.
+
+        All attempts are also passed to `learn_chunks`.
+        """
         self.learn_chunks(self.received.preprocessing(), preprocessing=True)
         chunks = self.received.chunks(set(calls) | self.received.calls_of_tasks())
         self.learn_chunks(chunks)
         return chunks
 
     def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
-        """One of `TABLES` except the first, between start and stop; None if there is nothing of its kind."""
+        """Any table in `TABLES` except chunks, limited to the time between start and stop; None if missing."""
         if name in FROM_CHUNKS:
             return None if chunks is None else getattr(self.received, name)(chunks)
         if name == "preprocessing":
             return self.received.preprocessing()
-        made = getattr(self, name, None)  # only those that have a scheduler have all
+        made = getattr(self, name, None)  # only backends with a scheduler have all tables
         return made and made(*((start, stop) if name in {"lifetimes", "pauses"} else ()))
 
     def notes(self) -> list[str]:
-        """Problems met."""
         return [*self.problems, *self.received.problems]
 
     def note(self, problem: str) -> None:
-        """Note a problem, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     # in a journal
 
     def facts(self) -> dict[str, Any]:
-        """What else is known, in values of JSON."""
+        """Everything except the records, as JSON values."""
         hosts = [asdict(host) for host in self.hosts]
         return {"recorded": self.was_open, "hosts": hosts, "versions": self.versions, "problems": list(self.problems)}
 
     def news(self) -> Iterator[tuple[str, bytes]]:
-        """Entries for the journal that are new since the last call: the facts, if they have changed."""
+        """Yield the journal entries since the last call, i.e. `facts` if they have changed."""
         facts = json.dumps(self.facts()).encode()
         if facts != self._told:
             self._told = facts
             yield FACTS, facts
 
     def take(self, kind: str, data: bytes) -> None:
-        """Take an entry from the journal of a run that was lost, as when it was new; others are ignored."""
+        """Restore a journal entry of an interrupted run; entries of unknown kinds are ignored."""
         if kind == RECORDS:
             self.received.take(data)
         elif kind == FACTS:
             self.learn(json.loads(data))
 
     def learn(self, facts: Mapping[str, Any]) -> None:
-        """Take facts from a journal."""
         for host in facts["hosts"]:
             check_fields(host, Host, "a host")
         check_fields({"problems": facts["problems"]}, Run, "the backend")
@@ -305,54 +300,59 @@ class Recorder(AbstractMetricsBackend):
         self.problems = list(facts["problems"])
 
     def leave_span(self) -> None:
-        """End what `open` started in the caller's context."""
+        """Leave the span that `open` entered in the caller's context."""
 
-    # the documented names
-
-    def start_tracking(self, interval: float = 1.0) -> None:
-        """Start sampling the workers every `interval` seconds, without the records of an earlier period.
-
-        Raises
-        ------
-        ValueError
-            The interval is not a positive number.
-        RoastcoffeaError
-            The workers are already tracked.
-        """
-        self.open(checked_interval(interval))
-
-    def stop_tracking(self) -> dict[str, Any]:
-        """Stop sampling; it may be started again.
-
-        Returns
-        -------
-        dict
-            `worker_counts` {datetime: int}, and for each worker field {worker address: [(datetime, value), ...]}; the
-            `pace` of a series says when its values were taken.
-        """
-        self.close()
+    def tracking_data(self) -> dict[str, Any]:
         now = time.time()
         of_scheduler = (self.table(name, None, self._began, now) for name in ("sampling", "worker_states"))
         return tracking_data(self.samples(), self.lifetimes(self._began, now), *of_scheduler)
 
 
-def jobs_of(cluster: Any) -> list[str]:
-    """Jobs that a cluster object asked a batch system for, as those of dask-jobqueue do; none of another kind."""
-    workers = getattr(cluster, "workers", None)
-    jobs = [getattr(one, "job_id", None) for one in (list(workers.values()) if isinstance(workers, dict) else ())]
-    return [str(job) for job in jobs if job]
+class RecordingBackend(AbstractMetricsBackend):
+    """Adapter that provides the methods of `AbstractMetricsBackend` for a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.kind = recorder.kind
+
+    def start_tracking(self, interval: float = 1.0) -> None:
+        """Start sampling the workers every `interval` seconds.
+
+        Samples from an earlier period are discarded.
+
+        Raises
+        ------
+        ValueError
+            If the interval is not a positive number.
+        RoastcoffeaError
+            If tracking has already started.
+        """
+        self._recorder.open(checked_interval(interval))
+
+    def stop_tracking(self) -> dict[str, Any]:
+        """Stop sampling and return the samples.
+
+        Returns
+        -------
+        dict
+            `worker_counts` is a mapping {datetime: int}. Each of the other series is a mapping
+            {worker address: [(datetime, value), ...]}. The `pace` attribute of a series says when its values were
+            sampled.
+        """
+        self._recorder.close()
+        return self._recorder.tracking_data()
 
 
 @dataclass(eq=False)
 class LoggedPeriod(Period):
-    """A period that a scheduler's plugin logs.
+    """A recording period that is logged by a scheduler plugin.
 
     Attributes
     ----------
     log : ClusterLog
-        What was drained so far.
+        Log entries fetched so far.
     failures : int
-        Errors inside the plugin so far.
+        Number of errors inside the plugin so far.
     """
 
     log: ClusterLog = field(default_factory=ClusterLog)
@@ -361,18 +361,17 @@ class LoggedPeriod(Period):
     def __post_init__(self) -> None:
         self.received = self.log.received
 
-    def last_contact(self, start: float, stop: float) -> float:  # noqa: ARG002  (for those with a connection)
-        """The stop, or the last contact with the cluster if the connection was lost."""
+    def last_contact(self, start: float, stop: float) -> float:  # noqa: ARG002  (for periods with a connection)
+        """The stop time or, if the connection was lost, the time of the last contact."""
         return stop
 
     def notes(self) -> list[str]:
-        """Problems of the plugins and of their log."""
         notes = [*self.log.problems, *self.log.received.problems]
         if self.failures:
             notes.append(f"the scheduler plugin failed {counted(self.failures, 'time')}: records are missing")
         if self.refused:
             refused = counted(self.refused, "message")
-            notes.append(f"{refused} of others to the collector's topic {were(self.refused)} refused")
+            notes.append(f"{refused} from other senders to the collector's topic {were(self.refused)} refused")
         dropped = self.dropped.items()
         return notes + [
             f"{counted(rows, 'row')} of {table} {were(rows)} dropped on the scheduler" for table, rows in dropped
@@ -380,7 +379,7 @@ class LoggedPeriod(Period):
 
 
 class LoggedCluster(Recorder):
-    """Tables of a cluster, from the log of its scheduler's plugin."""
+    """Recorder that builds a cluster's tables from the scheduler plugin's log."""
 
     kind = "dask"
     elsewhere = "it does not run on the cluster of the collector's client"
@@ -392,16 +391,14 @@ class LoggedCluster(Recorder):
     def _reset(self) -> None:
         super()._reset()
         self.absent = {}
-        self._asked: dict[str, float | None] = {}
-        """When each job of a cluster was asked for, which the cluster does not keep; None for those from before."""
+        self._requested: list[Mapping[str, Any]] = []
         self._period = LoggedPeriod()
         self._client_steps: list[Mapping[str, Any]] = []
         self._withheld: dict[str, Withheld | None] = {}
-        """Throttling and steal of each worker present at the end."""
+        """Throttling and steal time of each worker that was present at the end."""
 
     @property
     def log(self) -> ClusterLog:
-        """The log so far."""
         return self._period.log
 
     # records, on the client's clock
@@ -411,22 +408,19 @@ class LoggedCluster(Recorder):
         return tuple((since - self.clock_offset, time - self.clock_offset) for since, time in self.log.workers.gaps)
 
     def workers_now(self) -> int:
-        """Workers present now."""
         return self.log.workers.here
 
     def threads_now(self) -> tuple[int, int] | None:
-        """Threads of the workers present now, and how many execute a task; None before the first samples."""
         return self.log.workers.threads
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers present between start and stop, or until the last contact with the cluster."""
         table = self.log.workers.lifetimes(self.clock_offset, start, self._period.last_contact(start, stop))
         rows = table.select(["job", "job_queued"]).to_pylist()
-        table = with_column(table, "job_queued", [row["job_queued"] or self._asked.get(row["job"]) for row in rows])
+        submitted = {row["job"]: row["time"] for row in self._requested if row["state"] == SUBMITTED}
+        table = with_column(table, "job_queued", [row["job_queued"] or submitted.get(row["job"]) for row in rows])
         return with_withheld(table, self._withheld)
 
     def pauses(self, start: float, stop: float) -> pa.Table:
-        """Pauses of workers by Dask between start and stop, or until the last contact with the cluster."""
         return self.log.workers.pauses(self.clock_offset, start, self._period.last_contact(start, stop))
 
     def samples(self) -> pa.Table:
@@ -446,6 +440,18 @@ class LoggedCluster(Recorder):
         if self.keep is not None:
             self.keep(CLIENT, json.dumps(list(steps)).encode())
 
+    def take_requests(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take changes of worker requests, up to a limit."""
+        if len(self._requested) + len(rows) > MOST_REQUESTS:
+            self.note(f"more than {MOST_REQUESTS} changes of worker requests: later ones were not recorded")
+            return
+        self._requested += rows
+        if self.keep is not None:
+            self.keep(REQUESTED, json.dumps(list(rows)).encode())
+
+    def worker_requests(self) -> pa.Table | None:
+        return table_of_rows(REQUEST_COLUMNS, self._requested) if self._requested else None
+
     def client_steps(self) -> pa.Table:
         return table_of_rows(CLIENT_STEP_COLUMNS, self._client_steps).sort_by("start")
 
@@ -457,11 +463,7 @@ class LoggedCluster(Recorder):
     def facts(self) -> dict[str, Any]:
         period = self._period
         counts = {"dropped": dict(period.dropped), "refused": period.refused, "failures": period.failures}
-        known = {
-            "clock_offset": period.clock_offset,
-            "withheld": dict(self._withheld),
-            "asked": dict(self._asked),
-        }
+        known = {"clock_offset": period.clock_offset, "withheld": dict(self._withheld)}
         return super().facts() | counts | known
 
     def take(self, kind: str, data: bytes) -> None:
@@ -469,6 +471,8 @@ class LoggedCluster(Recorder):
             self.log.feed(data)
         elif kind == CLIENT:
             self._client_steps += json.loads(data)
+        elif kind == REQUESTED:
+            self._requested += json.loads(data)
         else:
             super().take(kind, data)
 
@@ -478,19 +482,18 @@ class LoggedCluster(Recorder):
         for name in ("clock_offset", "dropped", "refused", "failures"):
             setattr(self._period, name, facts[name])
         self._withheld = {worker: amounts and tuple(amounts) for worker, amounts in facts["withheld"].items()}
-        self._asked = dict(facts["asked"])
 
 
 class RunSpan(whole[str]):
-    """The span of a run: opened around it, and again in threads that do not inherit the context.
+    """A run's span, which is reopened in threads that do not inherit the context.
 
     Parameters
     ----------
     name : str
         Tag of the span.
     topic : str, optional
-        Collector whose mark the tasks get. The span is not enough: Dask counts tasks of a group that is still alive in
-        that group's span, regardless of their annotation.
+        Collector whose mark is added to the tasks. The span alone is not enough: as long as a task group is alive, Dask
+        counts its tasks in the group's span, regardless of their annotations.
     """
 
     def __init__(self, name: str, topic: str | None = None) -> None:
@@ -500,7 +503,7 @@ class RunSpan(whole[str]):
 
     @contextmanager
     def _opened(self, name: str, topic: str | None) -> Iterator[str]:
-        from distributed.spans import span  # which a run without a cluster does not need
+        from distributed.spans import span  # a run without a cluster does not need this
 
         with ExitStack() as opened:
             self.id = str(opened.enter_context(span(name)))
@@ -513,7 +516,7 @@ class RunSpan(whole[str]):
 
     @contextmanager
     def ensured(self) -> Iterator[None]:
-        """Context that counts submitted tasks in the span, in any thread."""
+        """Context manager that adds tasks to the span, regardless of the submitting thread."""
         here = dask.get_annotations().get("span") or {"name": (), "ids": ()}
         if self.id is None or self.id in here["ids"]:
             yield

@@ -1,4 +1,4 @@
-"""Backends by name, and recording with a user's backend through its five documented methods."""
+"""Backend lookup by name, and the recorder for custom backends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.local import LocalMetricsBackend, host_and_process
-from roastcoffea.backends.recorder import Recorder
+from roastcoffea.backends.local import ProcessRecorder, host_and_process
+from roastcoffea.backends.recorder import Recorder, RecordingBackend
 from roastcoffea.compat.shapes import COUNTS, SERIES, samples_of, seconds
 from roastcoffea.errors import reported
 from roastcoffea.records.arrow import table_of_rows
@@ -31,22 +31,22 @@ Series = dict[str, list[tuple[float, Any]]]
 
 
 class AdaptedRecorder(Recorder):
-    """Recorder for a backend that has only the documented methods.
+    """Recorder for a custom backend, which has only the documented methods.
 
-    Failures of the backend are noted, and leave data missing for that reason: they must not fail the analysis.
+    Errors in the backend must not make the analysis fail; they are recorded as reasons for missing data.
     """
 
     def __init__(self, backend: AbstractMetricsBackend) -> None:
         self._backend = backend
         self._called = type(backend).__name__
-        self.elsewhere = f"{self._called} has no records of a Dask cluster; measure it with MetricsCollector(client)"
+        self.elsewhere = f"{self._called} does not record a Dask cluster; measure it with MetricsCollector(client)"
         self.kind = str(getattr(backend, "kind", self._called))
         super().__init__()
 
     def _reset(self) -> None:
         super()._reset()
         self.absent["span_metrics"] = f"{self._called} has no fine metrics"
-        self.absent["worker_states"] = f"{self._called} does not sample a scheduler: its series are in the samples"
+        self.absent["worker_states"] = f"{self._called} does not sample a scheduler; its series are worker samples"
         self.absent["sampling"] = f"{self._called} returned no {COUNTS}"
         self._counts: list[tuple[float, int]] = []
         self._series: dict[str, Series] = {}
@@ -54,7 +54,7 @@ class AdaptedRecorder(Recorder):
         self._tracks = False
         self._span: dict[str, Any] | None = None
 
-    def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
+    def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (for Dask)
         self._begin()
         self._period.is_open = self._period.was_open = True
         self._began, self._interval = time.time(), interval
@@ -94,15 +94,14 @@ class AdaptedRecorder(Recorder):
         return samples_of(self._series).sort_by("time")
 
     def sampling(self) -> pa.Table:
-        """Number of workers over time, as counted by the backend."""
         rows = ({"time": moment, "workers": workers} for moment, workers in self._counts)
         return table_of_rows(SAMPLING_COLUMNS, rows)
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers from their first to their last sample, with their threads in the last one.
+        """Workers, each present from its first to its last sample, with its last thread count.
 
-        A worker sampled soon after the start of the run counts as present from the start, and one sampled shortly
-        before the end as present to the end: samples cannot show more.
+        If a worker's first sample was taken soon after the start of the run, the worker counts as present from the
+        start. If its last sample was taken shortly before the end, it counts as present until the end.
         """
         moments: dict[str, list[float]] = {}
         for series in self._series.values():
@@ -123,29 +122,28 @@ class AdaptedRecorder(Recorder):
     # reading what the backend returned
 
     def _take(self, tracked: Any) -> None:
-        """Take the backend's samples; a series that cannot be read is left out, and noted."""
         if not isinstance(tracked, Mapping):
             raise TypeError(f"it returned {type(tracked).__name__}, not a mapping of series")
         columns = dict(SERIES)
         for name, series in tracked.items():
             if name in columns:
-                with reported(self.note, f"{name} of {self._called} could not be read", Exception):
+                with reported(self.note, f"{name} from {self._called} could not be read", Exception):
                     read = {str(worker): _points(points, columns[name]) for worker, points in series.items()}
                     self._series[name] = {worker: points for worker, points in read.items() if points}
             elif name == COUNTS:
-                with reported(self._without("sampling"), f"{COUNTS} of {self._called} could not be read", Exception):
+                with reported(self._without("sampling"), f"{COUNTS} from {self._called} could not be read", Exception):
                     self._counts = _points(series.items(), "workers")
                     self.absent.pop("sampling", None)
             else:
-                self.note(f"{self._called} returned {name!r}; the series are {', '.join((COUNTS, *columns))}")
+                self.note(f"{self._called} returned {name!r}; known series: {', '.join((COUNTS, *columns))}")
         if not any(self._series.values()):
-            none = f"{self._called}.stop_tracking() returned no sample of a worker"
+            none = f"{self._called}.stop_tracking() returned no worker samples"
             self.absent |= dict.fromkeys(OF_WORKERS, none)
         elif not any(series for name, series in self._series.items() if name != CORES):
-            self.absent["samples"] = f"{self._called} returned no series but {CORES}"
+            self.absent["samples"] = f"{self._called} returned no series except {CORES}"
 
     def _without(self, *tables: str) -> Callable[[str], None]:
-        """Takes the problem for which these are missing."""
+        """Callback that records a problem as the reason why these tables are missing."""
 
         def take(problem: str) -> None:
             self.note(problem)
@@ -155,7 +153,7 @@ class AdaptedRecorder(Recorder):
 
 
 def _points(points: Iterable[tuple[Any, Any]], column: str) -> list[tuple[float, Any]]:
-    """Sorted moments and values of a series; unmeasured values are left out."""
+    """Sorted times and values of a series, excluding values that were not measured."""
     found = sorted((seconds(moment), value) for moment, value in points if value is not None)
     if column == "last_seen":
         return [(moment, seconds(value)) for moment, value in found]
@@ -167,34 +165,35 @@ def _points(points: Iterable[tuple[Any, Any]], column: str) -> list[tuple[float,
 
 
 def checked_metrics(metrics: Any) -> dict[tuple[Any, ...], float]:
-    """Fine metrics by tuple; TypeError for anything else."""
+    """Fine metrics as floats; raises a TypeError unless they are numbers keyed by tuples."""
     if not isinstance(metrics, Mapping):
         raise TypeError(f"it returned {type(metrics).__name__}, not a mapping")
     for key, amount in metrics.items():
         if not (isinstance(key, tuple) and key) or isinstance(amount, bool) or not isinstance(amount, Real):
-            raise TypeError(f"it returned {key!r}: {amount!r}, not an amount by a tuple such as (..., 'seconds')")
+            raise TypeError(f"it returned {key!r}: {amount!r}, not a number keyed by a tuple such as (..., 'seconds')")
     return {key: float(amount) for key, amount in metrics.items()}
 
 
-BACKENDS: Final[dict[str, type[AbstractMetricsBackend] | str]] = {
-    "dask": "roastcoffea.backends.dask:DaskMetricsBackend",
-    "local": LocalMetricsBackend,
+BACKENDS: Final[dict[str, type[Recorder | AbstractMetricsBackend] | str]] = {
+    "dask": "roastcoffea.backends.dask:DaskRecorder",
+    "local": ProcessRecorder,
 }
-"""Backends, or where to find them: `distributed` is not imported for a run without it."""
+"""Maps each backend's name to its class or, for Dask, to an import path, so that other runs do not import
+`distributed`."""
 
 
 def backend_for(backend: str | AbstractMetricsBackend | None, client: Any, carried: Any) -> Recorder:
-    """Make a collector's recorder from the name of a backend, or from a user's backend.
+    """Create a collector's recorder from a backend's name, or from a user's backend.
 
     Parameters
     ----------
     backend
-        By default "dask" with a client, otherwise "local".
+        The default is "dask" if there is a client, and "local" otherwise.
     carried
-        Our code for tasks, for workers that cannot import it.
+        Our task code, which is sent to workers that cannot import it.
     """
-    if isinstance(backend, Recorder):
-        return backend.renewed(client, carried)
+    if isinstance(backend, RecordingBackend):
+        return backend._recorder.renewed(client, carried)
     if isinstance(backend, AbstractMetricsBackend):
         return AdaptedRecorder(backend)
     known = " and ".join(f'"{one}"' for one in BACKENDS)
@@ -202,7 +201,7 @@ def backend_for(backend: str | AbstractMetricsBackend | None, client: Any, carri
         backend = "local" if client is None else "dask"
     if not isinstance(backend, str):
         found = f"the class {backend.__name__}" if isinstance(backend, type) else type(backend).__name__
-        takes = f"backend takes {known}, or an instance of a subclass of AbstractMetricsBackend"
+        takes = f"backend must be one of {known}, or an instance of a subclass of AbstractMetricsBackend"
         raise TypeError(f"{takes}, not {found}")
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; choose from {known}")

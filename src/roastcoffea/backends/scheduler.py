@@ -1,8 +1,7 @@
-"""The scheduler plugin: it records distributed's events in a log for the client.
+"""The scheduler plugin, which logs distributed's events for the client.
 
-Entries of tasks and workers are in modules of their own (`attempts`, `workers`), as is the plugin's removal (`stay`).
-This module may be pickled by value. It uses the standard library, `records`, `log` and distributed, and imports no
-module of ours by name.
+Task attempts are logged in `attempts`, and the plugin is removed in `plugin_lifetime`. This module may be pickled by
+value, so its functions must not import any of our modules by name, except for the display.
 """
 
 from __future__ import annotations
@@ -46,59 +45,60 @@ from roastcoffea.log.kinds import (
 
 
 class Addition:
-    """Something that a plugin records in addition to attempts and workers, through these callbacks."""
+    """Base class for additional recorders in a plugin."""
 
     def start(self, plugin: ClusterPlugin) -> None:
-        """Start on the scheduler of this plugin; it may take over the plugin's transitions."""
+        """Start recording on this plugin's scheduler, possibly taking over transition handling."""
 
     def reported(self, message: Mapping[str, Any]) -> None:
-        """Handle a message of our plugin on a worker."""
+        """Handle a message from our plugin on a worker."""
 
     def departed(self, address: str) -> None:
-        """Handle the departure of a worker."""
+        """Handle a worker's departure."""
 
     def moved(self, keys: Iterable[Any]) -> None:
-        """Handle an order to a worker to drop its copies of these results."""
+        """Handle Dask's request that a worker drop its copies of these results."""
 
     def before_drain(self) -> int:
-        """Put pending records into the log; return the number still to be written."""
+        """Write pending records to the log; return how many are left."""
         return 0
 
     async def before_end(self, timeout: float) -> None:
-        """Fetch the remaining reports of workers."""
+        """Fetch the workers' remaining reports."""
 
     def end(self) -> None:
-        """Do nothing more."""
+        """Stop recording."""
 
 
 class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
-    """Records tasks and workers for one client, until the client stops it or is gone.
+    """Scheduler plugin that records tasks and workers until its client stops it or is gone.
 
     Parameters
     ----------
     name : str
-        Name of this plugin, of the worker plugin that belongs to it, and of the topic of worker events.
+        Name of this plugin, of its worker plugin, and of the topic for worker events.
     client : str
-        Identity of the client; once it is gone, the plugin removes itself.
+        ID of the client. When the client is gone, the plugin removes itself.
     token : str
-        Mark of our own messages: others may write to its topic, by accident or not.
+        Token that identifies our own messages, because anyone may write to the topic.
     run : TasksOfRun or None
-        The run whose tasks are recorded; None for every task.
+        The run whose tasks are recorded, or None to record every task.
     interval : float or None
-        Seconds between samples of the workers and of the scheduler's state; None for no samples.
+        Seconds between samples of the workers and the scheduler's state, or None to take no samples.
     loss : str or None
-        What is missing for a lost worker.
+        Data missing from the measurement if a worker is lost.
     additions : tuple of Addition
         Additional recorders.
 
     Attributes
     ----------
     first_text : int
-        Texts that the client has from an earlier plugin of this name, which gave up on it.
+        Number of strings that the client received from an earlier plugin with this name that gave up on the client.
     silent_since : float or None
-        Since when it has nothing from that (this clock); None for the first plugin.
+        Time when the client last received anything from the earlier plugin (scheduler clock); None if there was no
+        earlier plugin.
     leave_spans : bytes or None
-        Pickle of the function that removes the counts of spans from workers; without it they stay.
+        Pickled function that removes the spans' counts from workers, or None to leave the counts there.
     """
 
     idempotent = True
@@ -133,7 +133,6 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.stay = Stay(self)
 
     def begin(self, scheduler: Any, log: LogWriter, attempts: Callable[..., Attempts] = Attempts) -> None:
-        """Record in a log from now on, with attempts of this class."""
         self.scheduler, self.log = scheduler, log
         if self.silent_since is not None:
             log.write_fields(RESUMED, self.silent_since, time.time())
@@ -141,7 +140,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.refused = 0
         self.attempts = attempts(self.name, scheduler, log, self.problems, self.run)
         self.workers = Workers(self.name, scheduler, log, self._note_lost)
-        self.transition = self.attempts.transition  # without another call: a task has five transitions
+        self.transition = self.attempts.transition  # bound directly to save a call: each task has five transitions
         for address in list(scheduler.workers):
             self._arrived(address)
 
@@ -170,12 +169,12 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self._take_message(msg)
             elif topic == "stealing":
                 self.attempts.stolen(msg)
-            # topic under which Dask's nannies report that they kill a worker for its memory
+            # topic on which Dask's nannies report that they are killing a worker because of its memory use
             elif topic == "worker-restart-memory":
                 self.workers.killed(msg)
             elif topic in self.workers.here:
                 self.workers.changed(topic, msg)
-                # as when results are moved to another worker
+                # e.g. when results are moved to another worker
                 if isinstance(msg, dict) and msg.get("action") == "remove-worker-data":
                     for addition in self.additions:
                         addition.moved(msg["keys"])
@@ -192,12 +191,12 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     @property
     def span(self) -> tuple[str, bytes] | None:
-        """What is to be removed with the run; None if nothing is."""
+        """ID of the span to remove with the plugin, and `leave_spans`; None if there is no span."""
         if self.run is None or self.run.span is None or self.leave_spans is None:
             return None
         return self.run.span, self.leave_spans
 
-    # requests of the client
+    # requests from the client
 
     def drain(self, limit: int, received: int, question: bytes | None = None) -> dict[str, Any]:
         """Return the oldest entries of the log.
@@ -205,29 +204,32 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         Parameters
         ----------
         question : bytes, optional
-            Pickle of a function to call with `dask_scheduler` at the same moment.
+            Pickled function to call with `dask_scheduler` in the same request.
 
         Returns
         -------
         dict
-            Result of `LogWriter.drain`, `failures` (errors inside this plugin so far), `refused` (messages of others so
-            far), `pending` (entries still to be written), `reply` (to the question), and `time` (this clock).
+            Result of `LogWriter.drain`, `failures` (number of errors inside this plugin so far), `refused` (number of
+            messages from other senders so far), `pending` (number of entries still to be written), `reply` (to the
+            question), `requested` (number of workers requested from a Dask Gateway), and `time` (scheduler clock).
         """
         self.stay.client_asked()
         pending = sum(addition.before_drain() for addition in self.additions)
         counts = {"failures": self.problems.failures, "refused": self.refused, "pending": pending}
         reply = None if question is None else pickle.loads(question)(dask_scheduler=self.scheduler)
-        return self.log.drain(limit, received) | counts | {"reply": reply, "time": time.time()}
+        requested = requested_of_gateway(self.scheduler)
+        return self.log.drain(limit, received) | counts | {"reply": reply, "requested": requested, "time": time.time()}
 
     async def finish(self, flush: bytes, timeout: float, limit: int, received: int) -> dict[str, Any]:
-        """Have every worker report now, and return the metrics of the span and the oldest entries of the log.
+        """Make every worker report immediately; return span metrics and the oldest entries.
 
         Returns
         -------
         dict
-            Results of `metrics_of_span` and `drain`; `of_others`: attempts of other users' tasks that Dask counted in
-            the same spans; `attempts`: their number by kind; `spans`: identities of the spans with tasks of the run;
-            and `counted`: key and amount of all counts of each present worker (those of the others are in the log).
+            Results of `metrics_of_span` and `drain`; `of_others`: number of attempts at other users' tasks that Dask
+            counted in the same spans; `attempts`: number of attempts by kind; `spans`: IDs of the spans with the run's
+            tasks; and `counted`: each current worker's counts, as keys and amounts. Counts of departed workers are in
+            the log.
         """
         for addition in self.additions:
             await addition.before_end(timeout)
@@ -236,9 +238,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         answer = await metrics_of_span(flush, span, timeout, self.scheduler, attempts.elsewhere, self.name)
         attempts.write_unfinished(answer.pop("running"))
         for address, counts in answer.pop("counted").items():
-            if address in workers.here:  # counts of workers that left meanwhile are in the log
+            if address in workers.here:  # counts of workers that have since left are in the log
                 workers.counted[address] = counts
-        # seconds to wait at the end for the last reports of retired workers
+        # wait at most 2 s for the last messages from retired workers
         await workers.last_messages(min(timeout, 2.0))
         self.problems.note_rest()
         answer["counted"] = [(address, list(counts.items())) for address, counts in workers.counted.items()]
@@ -249,24 +251,23 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         return answer | self.drain(limit, received) | last
 
     async def stop(self, wait: float = 0.0) -> None:
-        """Restore the scheduler and the workers; wait at most this many seconds for the workers."""
+        """Restore the scheduler and the workers, waiting up to `wait` seconds for the workers."""
         await self.stay.leave(wait)
 
     # implementation
 
     def sample(self) -> None:
-        """Write a sample of each worker that has reported since its last one."""
         now = time.time()
         for address, state in self.workers.here.items():
             try:
                 self.workers.samples.take(address, state, now)
-            except Exception as problem:  # noqa: BLE001  (the other workers go on)
+            except Exception as problem:  # noqa: BLE001  (continue with the other workers)
                 self.problems.failed(problem)
 
     def tick(self, number: int, late: float, missed: int) -> None:
-        """Sample the workers, and give up on those that will send nothing more.
+        """Sample the workers, and forget departed workers whose last message is overdue.
 
-        Workers' reports are not sampled at the first tick: they are older.
+        The first tick skips the workers' reports, because they predate the recording.
         """
         try:
             if self.interval:
@@ -274,16 +275,14 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
                 if number:
                     self.sample()
             self.workers.forget_overdue()
-        except Exception as problem:  # noqa: BLE001  (the ticker must go on)
+        except Exception as problem:  # noqa: BLE001  (the ticker must continue)
             self.problems.failed(problem)
 
     def ended(self) -> None:
-        """Stop recording."""
         for addition in self.additions:
             addition.end()
 
     def open_keys(self) -> Iterable[Any]:
-        """Keys of active tasks."""
         return self.attempts.open_keys
 
     def _arrived(self, address: str) -> None:
@@ -294,12 +293,10 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
             self.problems.note(f"{address} was lost: {self.loss}")
 
     def take_chunk(self, message: Mapping[str, Any]) -> None:
-        """Take the record that an attempt left which is about to fail."""
         self.log.write(CHUNK, message["chunk"])
         self.attempts.recorded(*message["of"])
 
     def _take_message(self, message: Any) -> None:
-        """Handle a message of our own worker plugins; other messages to this topic are refused."""
         token = message.get("token") if isinstance(message, dict) else None
         if type(token) is not str or token != self.token:
             self.refused += 1
@@ -315,8 +312,14 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
             addition.reported(message)
 
 
+def requested_of_gateway(scheduler: Any) -> int | None:
+    """Number of workers requested from a Dask Gateway, by hand or adaptively; None on other clusters."""
+    services = (getattr(plugin, "service", None) for plugin in scheduler.plugins.values())
+    return next((getattr(one, "count", None) for one in services if hasattr(one, "active_workers")), None)
+
+
 async def register(plugin: ClusterPlugin, worker_plugin: bytes, timeout: float, dask_scheduler: Any = None) -> None:
-    """Install the plugins; a worker that does not answer in time gets its plugin later."""
+    """Install the plugins; slow workers receive the worker plugin later."""
     named = {"name": plugin.name, "idempotent": True}
     await dask_scheduler.register_scheduler_plugin(plugin=plugin, **named)
     registering = asyncio.ensure_future(dask_scheduler.register_worker_plugin(None, plugin=worker_plugin, **named))
@@ -325,13 +328,12 @@ async def register(plugin: ClusterPlugin, worker_plugin: bytes, timeout: float, 
 
 
 def note_failure(task: asyncio.Future[Any]) -> None:
-    """Log on the scheduler that a worker could not be reached."""
     if not task.cancelled() and task.exception() is not None:
-        logging.getLogger(__name__).info("a worker plugin was not set up everywhere: %s", task.exception())
+        logging.getLogger(__name__).info("the worker plugin was not set up everywhere: %s", task.exception())
 
 
 async def remove_plugin(name: str, patience: float, span: tuple[str, bytes] | None, dask_scheduler: Any = None) -> None:
-    """Have a plugin restore scheduler and workers; if it gave up on the client, restore what it left to it."""
+    """Remove a plugin, or restore the scheduler if the plugin is already gone."""
     plugin = dask_scheduler.plugins.get(name)
     if plugin is None:
         await clear_tasks(dask_scheduler, name)
@@ -342,7 +344,6 @@ async def remove_plugin(name: str, patience: float, span: tuple[str, bytes] | No
 
 
 async def call_plugin(name: str, method: str, arguments: Mapping[str, Any], dask_scheduler: Any = None) -> Any:
-    """Call a method of one of our plugins; None if the plugin is gone."""
     plugin = dask_scheduler.plugins.get(name)
     if plugin is None:
         return None
@@ -351,23 +352,23 @@ async def call_plugin(name: str, method: str, arguments: Mapping[str, Any], dask
 
 
 PAUSED = "paused"
-"""Status of a worker with too little memory to start tasks, or to fetch their inputs."""
+"""Status of a worker that is too short on memory to start tasks or fetch their inputs."""
 
 
 class Workers:
-    """Writes arrivals, departures, pauses and last messages of workers.
+    """Logs the arrivals, departures, pauses and last messages of workers.
 
     Parameters
     ----------
     lost : callable
-        Called with the address of a worker that left without a last message.
+        Called with the address of each worker that left without sending a last message.
 
     Attributes
     ----------
     here : dict
-        Dask's state of the present workers, by address.
+        Dask's state object for each current worker, by address.
     counted : dict
-        Reported counts of each of them so far.
+        Counts that each current worker has reported so far, by address.
     """
 
     def __init__(self, name: str, scheduler: Any, log: LogWriter, lost: Callable[[str], None]) -> None:
@@ -387,7 +388,6 @@ class Workers:
     # events from the scheduler
 
     def arrived(self, address: str) -> Any:
-        """Handle the arrival of a worker; return Dask's state of it."""
         state = self.here[address] = self._scheduler.workers[address]
         texts = map(self._log.number, (address, str(state.name), state.host))
         self._log.write_fields(ARRIVAL, *texts, time.time(), state.nthreads, state.memory_limit or 0, state.pid)
@@ -395,7 +395,6 @@ class Workers:
         return state
 
     def departed(self, address: str) -> None:
-        """Handle the departure of a worker."""
         now = time.time()
         self.samples.take(address, self.here.pop(address), now)
         self.samples.sampled.pop(address, None)
@@ -411,30 +410,31 @@ class Workers:
             self._departed[address] = now
 
     def removed(self, message: Any) -> None:
-        """Handle Dask's event that a worker was retired rather than lost."""
+        """Handle Dask's report that a worker was retired rather than lost."""
         if isinstance(message, dict) and message.get("action") == "remove-worker" and message.get("expected"):
             address = message.get("worker")
             if address in self.here or address in self._departed:
                 self._retired.add(address)
 
     def changed(self, address: str, message: Any) -> None:
-        """Handle Dask's event that a worker has another status."""
         if isinstance(message, dict) and message.get("action") == "worker-status-change":
             status = message.get("status")
             self._note_pause(address, status)
-            # statuses of a worker that begins to close
+            # statuses of a worker that has begun to close
             if status in ("closing", "closing_gracefully"):
                 self._note_closing(address)
 
     def killed(self, message: Any) -> None:
-        """Handle a nanny's report that it kills a worker for its memory, which may arrive after the departure."""
+        """Handle a nanny's report that it is killing a worker because of its memory use.
+
+        The report may arrive after the worker's departure.
+        """
         if isinstance(message, dict):
             worker, memory = message.get("worker"), message.get("rss")
             if isinstance(worker, str) and isinstance(memory, int):
                 self._log.write_fields(KILLED, self._log.number(worker), time.time(), memory)
 
     def reported(self, message: Mapping[str, Any]) -> None:
-        """Take our worker plugin's report on its process."""
         address = message.get("worker", "")
         if "cpu_seconds" in message:
             loads = json.dumps(message.get("loads", [])).encode()
@@ -457,7 +457,10 @@ class Workers:
     # workers that have left
 
     async def last_messages(self, timeout: float) -> None:
-        """Wait for retired workers: the scheduler removes them before they send their counts."""
+        """Wait for the last messages from retired workers.
+
+        The scheduler removes these workers before they have sent their counts.
+        """
         deadline = time.monotonic() + timeout
         while self._departed.keys() & self._retired and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
@@ -465,8 +468,7 @@ class Workers:
             self._lost(address)
 
     def forget_overdue(self) -> None:
-        """Forget workers whose last message is overdue."""
-        # seconds after its departure in which a retired worker may still send its last message
+        # a retired worker may still send its last message up to 30 s after its departure
         latest = time.time() - 30.0
         for address in [address for address, left in self._departed.items() if left < latest]:
             self._settle(address)
@@ -475,7 +477,7 @@ class Workers:
     # implementation
 
     def _settle(self, address: str) -> None:
-        """Forget a worker that left and will send nothing more."""
+        """Forget a worker that has left and will send no more messages."""
         self._departed.pop(address, None)
         self._finished.discard(address)
         self._retired.discard(address)
@@ -492,15 +494,15 @@ class Workers:
             self._log.write_fields(CLOSING, self._log.number(address), time.time())
 
     def _write_counted(self, address: str, counts: Mapping[Any, float]) -> None:
-        """Write Dask's counts of a worker that left; a later entry of the same worker replaces it."""
+        """Log Dask's counts for a worker that has left; later entries take precedence."""
         amounts = zlib.compress(json.dumps(list(counts.items()), default=str).encode(), 1)
         self._log.write_fields(COUNTED, self._log.number(address), then=amounts)
 
 
 class States:
-    """Writes the scheduler's state of the workers at requested moments.
+    """Logs the scheduler's view of its workers.
 
-    Only changes since the previous moment are written, because most workers do not change.
+    Only the changes since the previous sample are logged, because most workers do not change.
     """
 
     def __init__(self, scheduler: Any, log: LogWriter) -> None:
@@ -511,7 +513,7 @@ class States:
         self._whole = True
 
     def take(self, workers: Mapping[str, Any], late: float, missed: int) -> None:
-        """Write a sample that is late by these seconds, after this many missed ones."""
+        """Log a sample that is `late` seconds late and follows `missed` missed samples."""
         log, pack, written, now = self._log, self._pack, self._written, time.time()
         if not log.has_room(SAMPLING):
             written.clear()
@@ -534,11 +536,11 @@ class States:
 
 
 SHOWN_BY = "roastcoffea.recording.facility.display"
-"""Module that shows runs, in the package of the scheduler: it is above this one, and may be missing there."""
+"""Module that displays runs, imported from the scheduler's own installation if it is available there."""
 
 
 class Display(Addition):
-    """Joins what shows the runs on a scheduler as long as the collector's plugin stays there."""
+    """Displays the run on the scheduler while the collector's plugin is installed."""
 
     def start(self, plugin: ClusterPlugin) -> None:
         self._plugin = plugin
@@ -551,12 +553,15 @@ class Display(Addition):
             self._shown_by.leave(self._plugin.scheduler, self._plugin.name)
 
     async def _join(self) -> None:
-        """Load the module on a thread, as tasks go on meanwhile, and join it; a scheduler without it shows nothing."""
+        """Join the display, whose module is loaded in a thread to keep the event loop free.
+
+        If the scheduler does not have the module, nothing is displayed.
+        """
         try:
-            # always imported: while another collector's thread loads the module, half of it is in sys.modules
+            # do not use sys.modules, where the module is only half loaded while another collector's thread imports it
             module: Any = await asyncio.to_thread(import_module, SHOWN_BY)
             await asyncio.to_thread(module.load, self._plugin.scheduler)
             module.join(self._plugin.scheduler, self._plugin.name, self._plugin.token)
             self._shown_by = module
-        except Exception as problem:  # noqa: BLE001  (a run is measured where it cannot be shown)
+        except Exception as problem:  # noqa: BLE001  (a run is measured even if it cannot be shown)
             logging.getLogger(__name__).debug("the scheduler does not show the run: %s", problem)

@@ -1,4 +1,4 @@
-"""TaskVine: workers and tasks of its managers, from the transactions that they log."""
+"""TaskVine workers and tasks, as listed in the managers' transaction logs."""
 
 from __future__ import annotations
 
@@ -32,25 +32,24 @@ from roastcoffea.records.workers import (
 from roastcoffea.units import counted
 
 KIND_OF: Final = {"preprocessing": PREPROCESSING, "processing": PROCESSOR, "accumulating": MERGE}
-"""Kinds of tasks by the categories that coffea gives them."""
 
 RETRIEVED: Final = re.compile(r"(?P<result>\S+)\s+(?:(?P<status>-?\d+)\s+)?(?P<resources>\{.*)")
 
 
 class TransactionLog:
-    """What one manager logged, in seconds of Unix time.
+    """A TaskVine manager's transaction log; all times are Unix times.
 
     Attributes
     ----------
     workers : list of dict
-        A row for each time that a worker was connected with a number of cores: `worker`, `address`, `cores`, `memory`
-        (bytes), `start`, `stop`. Cores and memory are None until the worker reports them, and `stop` if the log ends
-        first.
+        A row for each period during which a worker was connected with a constant number of cores: `worker`, `address`,
+        `cores`, `memory` (bytes), `start`, `stop`. Cores and memory are None until the worker reports them; `stop` is
+        None if the log ends first.
     attempts : list of dict
-        A row for each time that a task was given to a worker: `task`, `category`, `kind`, `worker`, `cores`,
-        `runnable`, `assigned`, `arrived`, `start`, `stop`, `seen`, `outcome`; start and stop by the worker's clock.
+        A row for each assignment of a task to a worker: `task`, `category`, `kind`, `worker`, `cores`, `runnable`,
+        `assigned`, `arrived`, `start`, `stop`, `seen`, `outcome`; start and stop are on the worker's clock.
     unread : int
-        Lines that could not be read.
+        Number of lines that could not be read.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -66,7 +65,7 @@ class TransactionLog:
                     moment, _, subject, identity, event, *rest = line.rstrip("\n").split(maxsplit=5)
                     self._take(int(moment) / 1e6, f"{subject} {event}", identity, "".join(rest))
                 except (ValueError, KeyError, TypeError, AttributeError):
-                    # the last line of a manager that was killed may be a part of one
+                    # if the manager was killed, the last line of its log may be incomplete
                     self.unread += 1
 
     def _take(self, time: float, event: str, identity: str, details: str) -> None:
@@ -87,7 +86,7 @@ class TransactionLog:
                     before["stop"] = time
                     before = self._connect(identity, before["address"], time)
                 before.update(cores=cores, memory=round(resources["memory"][0] * 2**20))
-            case "TASK READY" | "TASK WAITING":  # in newer and in older versions
+            case "TASK READY" | "TASK WAITING":  # newer and older versions
                 self._waiting[identity] = time, details.split(maxsplit=1)[0]
                 if identity in self._running:
                     self._running.pop(identity).update(outcome=LOST, seen=time)
@@ -131,51 +130,50 @@ class TransactionLog:
             attempt["outcome"] = OK
         elif found["result"] == "CANCELLED":
             attempt["outcome"] = CANCELLED
-        # of several JSON objects the last: the first has the limits that a task exceeded
+        # use the last of several JSON objects: the first contains the limits that the task exceeded
         text, place = found["resources"], 0
         measured: Row = {}
         while (place := text.find("{", place)) >= 0:
             measured, place = json.JSONDecoder().raw_decode(text, place)
         for name in ("start", "stop"):
-            # by the worker's clock: it makes the task's process, and sees its end; 0 is what did not happen
+            # on the worker's clock; 0 if the worker did not see the task's process start or end
             times = measured.get("time_worker_start" if name == "start" else "time_worker_end", [None])
             attempt[name] = times[0] or None
 
 
-NO_LOGS: Final = "TaskVine reports its workers in the logs of its manager, and {}"
-NO_SAMPLES: Final = "TaskVine does not report memory and CPU time of its workers; chunks have those of their processes"
+NO_LOGS: Final = "TaskVine reports its workers only in its manager's logs, and {}"
+NO_SAMPLES: Final = "TaskVine does not report the memory and CPU time of its workers, but chunk records include both"
 
 
 class TaskVineLogs(ExecutorLog):
-    """Logs of the managers that ran the Runner calls of a run."""
-
     label = "TaskVine"
     is_apart = True
-    # its worker gives each task a folder with its number
+    # the worker runs each task in a numbered folder
     environment = (("key", "TMPDIR", r"/t(?:ask)?\.(\d+)/[^/]+$"),)
 
     def __init__(self, note: Any) -> None:
         super().__init__(note)
         self._folders: list[Path] = []
         self._calls: dict[tuple[str | None, bool], list[int]] = {}
-        """Managers by Runner call, and whether they worked for its preprocessing."""
         self._is_read = False
         self._workers: list[Row] = []
         self._attempts: list[Row] = []
         self._clocks: dict[str, float] = {}
         self._hosts: dict[str | None, str | None] = {}
         self._jobs: dict[str, Row] = {}
-        """Batch jobs of workers, as their tasks reported them."""
         self._startups: dict[int, float] = {}
         self.reason: str | None = None
-        """Why workers and tasks are unknown, if so."""
+        """Why workers and tasks are unknown; None if they are known."""
 
     def calls(self, preprocessing: bool) -> list[str]:
         return [call or "" for call, of_files in self._calls if of_files == preprocessing]
 
     @contextmanager
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> Iterator[None]:
-        """Context in which this executor works: it makes its manager, or keeps that of preprocessing, and calls us."""
+        """Context manager entered while an executor runs a Runner call.
+
+        The executor creates a manager or reuses the manager from preprocessing, and then calls `custom_init`.
+        """
         managers = self._calls.setdefault((call, preprocessing), [])
         of_user = executor.custom_init
 
@@ -195,7 +193,7 @@ class TaskVineLogs(ExecutorLog):
             self._is_read = False
 
     def _read(self) -> None:
-        """Read the logs of all managers; `reason` says why there are none."""
+        """Read the logs of all managers; if they cannot be read, `reason` says why."""
         if self._is_read:
             return
         self._is_read = True
@@ -210,7 +208,7 @@ class TaskVineLogs(ExecutorLog):
             self.note(f"{counted(unread, 'line')} of TaskVine's logs could not be read")
         self._workers = [worker for log in logs for worker in log.workers]
         if self.reason is None and not self._workers:
-            self.reason = NO_LOGS.format("no worker is in them")
+            self.reason = NO_LOGS.format("these list no workers")
         everything = [(manager, attempt) for manager, log in enumerate(logs) for attempt in log.attempts]
         self._attempts = [
             attempt
@@ -220,21 +218,22 @@ class TaskVineLogs(ExecutorLog):
         self._clocks = _clock_offsets(self._attempts)
         cores = max((attempt["cores"] or 1 for attempt in self._attempts), default=1)
         if cores > 1:
-            self.note(f"TaskVine gave up to {cores:g} cores to a task: all but one of them count as idle")
+            self.note(f"TaskVine assigned up to {cores:g} cores to a task: all but one of them count as idle")
 
     def absent(self, steps_elsewhere: int) -> dict[str, str]:
         self._read()
         reason = self.reason
         if steps_elsewhere:
-            reason = "some Runner calls ran on TaskVine, and others did not: their workers cannot be added up"
+            reason = "some Runner calls ran on TaskVine, and others did not: the two cannot be combined"
         return {"samples": NO_SAMPLES} | ({} if reason is None else dict.fromkeys(("lifetimes", "tasks"), reason))
 
     # records of chunks and files
 
     def placed(self, records: pa.Table, facts: Mapping[str, Row], *, preprocessing: bool) -> pa.Table:
-        """Records of chunks, or of openings of files, with their TaskVine worker and task.
+        """Chunk or file-open records, with the TaskVine worker and task added.
 
-        Each task ran in a process of its own, which is all that a record knows; `facts` are what it reported of itself.
+        Each task ran in a separate process. A record identifies only that process; `facts` contains what the process
+        reported.
         """
         self._read()
         tasks: dict[tuple[int, int], list[Row]] = {}
@@ -247,12 +246,12 @@ class TaskVineLogs(ExecutorLog):
             managers = self._calls.get((row["call"], preprocessing))
             if managers is None:
                 continue
-            number = int(row["key"] or 0)  # as the task's environment had it
+            number = int(row["key"] or 0)  # from the task's environment
             found = [one for manager in managers for one in tasks.get((manager, number), ())]
             if not found:
                 lost += 1
                 continue
-            # the last attempt that had been given to a worker as the record began
+            # the last attempt assigned before the record began
             attempt = ([one for one in found if one["assigned"] <= row["start"]] or found)[-1]
             self._hosts.setdefault(_host(addresses.get(attempt["worker"])), row["worker"].rpartition("/")[0])
             if "batch_system" in facts.get(row["worker"], {}):
@@ -262,7 +261,7 @@ class TaskVineLogs(ExecutorLog):
                 self._startups[attempt["run_id"]] = min(begun, self._startups.get(attempt["run_id"], math.inf))
             row.update((name, attempt[name]) for name in known)
         if lost and self.reason is None:
-            self.note(f"{counted(lost, 'record')} of TaskVine's tasks could not be found in its logs")
+            self.note(f"{counted(lost, 'record')} from TaskVine tasks could not be matched to its logs")
         for name in known:
             records = with_column(records, name, [row[name] for row in rows])
         return records
@@ -270,7 +269,7 @@ class TaskVineLogs(ExecutorLog):
     # tables
 
     def complete(self, rows: list[Row], facts: Mapping[str, Row], busy: Busy, start: float, stop: float) -> None:  # noqa: ARG002
-        """Add the workers connected between start and stop, with their cores."""
+        """Add the workers connected between start and stop, with their core counts."""
         self._read()
         for worker in self._workers:
             name, host = worker["worker"], _host(worker["address"])
@@ -281,7 +280,7 @@ class TaskVineLogs(ExecutorLog):
                 rows.append(self._jobs.get(name, {}) | {"worker": name} | known | times)
 
     def tasks(self) -> pa.Table:
-        """Attempts of tasks that were given to a worker."""
+        """Attempts at tasks that were assigned to a worker."""
         self._read()
         rows, tried = [], Counter[tuple[int, int]]()
         for attempt in self._attempts:
@@ -295,14 +294,13 @@ class TaskVineLogs(ExecutorLog):
 
 
 def _host(address: str | None) -> str | None:
-    """Host of an address with a port."""
     return None if address is None else address.rpartition(":")[0]
 
 
 def _clock_offsets(attempts: list[Row]) -> dict[str, float]:
-    """Seconds by which the clock of each worker is ahead of the manager's.
+    """Each worker's clock minus the manager's clock, in seconds.
 
-    No task begins before it is sent, and none is reported before it ends: that bounds them.
+    Each task provides bounds for the offset, because it starts after being sent and ends before being reported.
     """
     bounds: dict[str, tuple[float, float]] = {}
     for attempt in attempts:

@@ -1,10 +1,11 @@
-"""The worker's half of a collector: CPU time of the process, and when tasks arrived, were ready and started.
+"""A collector's worker plugin, which reports CPU time and task times.
 
-This module may be pickled by value. It uses only the standard library, `records`, dask and distributed.
+This module may be pickled by value, so it uses only the standard library, `limits`, `log`, dask and distributed.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import platform
@@ -20,37 +21,40 @@ from roastcoffea.log.jobs import age_of, job
 from roastcoffea.log.marks import added_up, clear_metadata, difference, is_measured, mark_of, unmark
 
 PUSH_SECONDS = 5.0
-"""Seconds between a worker's messages with its counts, and the most that is missing for a killed one."""
+"""Seconds between messages with a worker's counts; a killed worker loses the counts since its last message."""
 
 RUNNING = ("executing", "long-running")
 BEGUN = 4
-"""Times of a started task: arrived, ready, started, and Dask's shift; a fifth if it seceded."""
+"""Number of values kept for a started task: its arrival, ready and start times, and Dask's clock offset. If the task
+secedes, there is a fifth value."""
 
 STANDS_FOR = "stands_for"
-"""Attribute of what a worker runs in place of a task: the task itself."""
+"""Attribute in which a stand-in holds the original task."""
 
 
 class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
-    """Reports the CPU time of the worker's process since this plugin started, and holds our code for tasks.
+    """Worker plugin that reports CPU time and task times, and holds our task code.
 
-    The time is a worker metric in each heartbeat, and is sent again as an event when the worker leaves. The times at
-    which a task arrived, was ready and started (this clock), and Dask's shift of its times, are in the task's own
-    metadata; for a failed task they are sent as an event ahead of its failure.
+    The CPU time since the plugin started is sent as a metric in each heartbeat, and as an event when the worker leaves.
+    The times when a task arrived, became ready and started (on the worker's clock) and Dask's clock offset are stored
+    in the task's metadata. If a task fails, they are sent as an event before the failure is reported.
 
     Parameters
     ----------
     name : str
         Name of the collector's plugins.
     token : str
-        Mark of our messages, by which the scheduler's plugin recognizes them.
+        Token that identifies our messages to the scheduler plugin.
     carried : bytes, optional
-        Pickle of our code for tasks, on a cluster without the package.
+        Our task code, pickled, if the cluster does not have the package.
     companion : optional
-        Additional code: its `setup(half)` may take over transitions; `teardown(leaving)` ends it.
+        Object with additional code. `setup(half)` starts it and may take over the handling of transitions;
+        `teardown(leaving)` stops it.
     functions : optional
-        Settings for functions that tasks run without a Runner: `instrument.tasks.Settings`.
+        Settings for functions in tasks without a Runner (`instrument.tasks.Settings`).
     counts : bool
-        Whether Dask's counts are sent: their number grows with the spans and names of tasks that a worker has seen.
+        Whether to send Dask's counts. Their number grows with the number of spans and task names that the worker has
+        seen.
     """
 
     idempotent = True
@@ -74,13 +78,11 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._unpacked: Any = None
 
     def unpacked(self) -> Any:
-        """The carried code, unpickled; None if there is none."""
         if self._unpacked is None and self._carried is not None:
             self._unpacked = pickle.loads(self._carried)
         return self._unpacked
 
     def report(self, message: Mapping[str, Any]) -> None:
-        """Send a message to the scheduler's plugin."""
         self.worker.log_event(self.name, {**message, "token": self.token})
 
     def setup(self, worker: Any) -> None:
@@ -121,20 +123,20 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             self._ended(key, start, finish)
 
     def _measure(self, task: Any) -> None:
-        """Have a task of the collector's client measured, where each is, and nothing else measures it."""
+        """Replace a task with a stand-in that measures it, if the collector measures every task."""
         make = None if self.functions is None else self.functions.stand_in
         mark = None if make is None else mark_of(task, self.name)
         if make is None or mark is None or mark["step"] is not None or is_measured(task):
             return
-        work = task.run_spec
-        if callable(work) and not getattr(work, "is_coro", True) and not hasattr(type(work), STANDS_FOR):
-            task.run_spec = make(work)
+        work, arguments = _parts_of(task)
+        is_coroutine = getattr(work, "is_coro", True) if arguments is None else inspect.iscoroutinefunction(work)
+        if callable(work) and not is_coroutine and not hasattr(type(work), STANDS_FOR):
+            task.run_spec = make(work) if arguments is None else (make(work), *arguments)
 
     def _let_be(self, task: Any) -> None:
-        """Give a task back what it ran."""
-        work = getattr(task, "run_spec", None)
+        work, arguments = _parts_of(task)
         if hasattr(type(work), STANDS_FOR):
-            task.run_spec = getattr(work, STANDS_FOR)
+            task.run_spec = getattr(work, STANDS_FOR) if arguments is None else (getattr(work, STANDS_FOR), *arguments)
 
     def _ended(self, key: Any, start: str, finish: str) -> None:
         times = self.times.pop(key)
@@ -144,29 +146,27 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             self.report({"failed": key, "times": times, **computed})
 
     def counted(self) -> dict[Any, float]:
-        """Dask's counts on this worker since `setup`: seconds and bytes by activity."""
+        """Dask's counts on this worker since `setup`: time and bytes by activity."""
         grown = difference(self.worker.digests_total, self._before)
         return {key: value for key, value in grown.items() if isinstance(key, tuple)}
 
     def push(self) -> None:
-        """Send the counts if they have changed."""
         counted = self.counted()
         if counted != self._pushed:
             self._pushed = counted
             self.report({"worker": self.worker.address, "digests": list(counted.items())})
 
     def running(self) -> dict[Any, list[float]]:
-        """Times of the tasks executing now."""
         return {key: times for key, times in self.times.items() if len(times) >= BEGUN}
 
     def cpu_seconds(self, worker: Any) -> float:
-        """CPU time of the process since `setup`, all threads, user and system."""
+        """The process's CPU time (user and system, all threads) since `setup`."""
         return time.process_time() - self._began
 
     def withheld(self) -> Withheld:
-        """Throttling and steal of the process and its host since `setup`.
+        """Throttling of the process and steal time on its host since `setup`.
 
-        It is requested at the end of a run, so it is unknown for workers that left earlier.
+        Both are requested at the end of a run, so they are unknown for workers that left earlier.
         """
         return withheld_since(self.withheld_before)
 
@@ -177,7 +177,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
         self.times.clear()
-        for task in list(worker.state.tasks.values()):  # tasks stay here while their futures are kept
+        for task in list(worker.state.tasks.values()):  # tasks stay here as long as the user keeps their futures
             self._let_be(task)
             clear_metadata(task, self.name)
             unmark(task, self.name)
@@ -187,26 +187,30 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             self.report(message | counted | {"loads": [self.load_before, load_of(worker)], "last": True})
 
 
+def _parts_of(task: Any) -> tuple[Any, Sequence[Any] | None]:
+    """A task's callable, and its arguments if Dask stores them separately, as it did until 2024.11."""
+    work = getattr(task, "run_spec", None)
+    return (work[0], work[1:]) if isinstance(work, tuple) and work else (work, None)
+
+
 def job_of(worker: Any) -> dict[str, Any]:
-    """Batch job of a worker's process, and in how many seconds its --lifetime has it close."""
+    """A worker's batch job, and the time in seconds until the worker's --lifetime ends."""
     found, lifetime, age = job(), getattr(worker, "lifetime", None), age_of()
     return found | ({} if not lifetime or age is None else {"closes_in": lifetime - age})
 
 
 def load_of(worker: Any) -> dict[str, Any]:
-    """Load of this process and of its nanny, if it has one."""
     return load(parent=getattr(worker, "nanny", None) is not None)
 
 
 def description() -> dict[str, Any]:
-    """Facts about this process, our version that it can import, and the versions of what reads and analyses events."""
     process = {"process": os.getpid(), "host": socket.gethostname(), "python": platform.python_version()}
     versions = versions_of(("coffea", "awkward", "uproot"))
     return {"package": importable_package(), "versions": versions, **process, **limits()}
 
 
 def importable_package() -> str | None:
-    """Version of this package that this process could import, without importing it."""
+    """Return the version of roastcoffea that this process can import, without importing it."""
     from importlib.metadata import PackageNotFoundError, version
     from importlib.util import find_spec
 
@@ -217,7 +221,7 @@ def importable_package() -> str | None:
 
 
 async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worker: Any = None) -> dict[str, Any]:
-    """Send a heartbeat now; return this worker's facts, running tasks, and counts for these spans so far."""
+    """Send a heartbeat, and return the worker's description, running tasks and counts."""
     await dask_worker.heartbeat()
     ours = dask_worker.plugins.get(plugin)
     of_spans = (

@@ -1,4 +1,4 @@
-"""Commands that measure: the demonstration, scripts, clusters, facilities, and runs that were lost."""
+"""Commands that measure the demo, scripts, clusters and facilities, or recover lost runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, redirect_stdout
+from importlib.metadata import version
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,42 +23,59 @@ if TYPE_CHECKING:
     from roastcoffea.log.journal import Journal
 
 
-CHUNKSIZE: Final = "Approximate number of events per task; coffea splits each file equally."
+CHUNKSIZE: Final = "Approximate number of events per task; coffea splits each file into equal chunks."
 
 
-@click.command
-@shell.bounded("--files", click.IntRange(1, 1000), 4, "Files in each of two datasets.")
-@shell.bounded("--events", click.IntRange(100, 10_000_000), 50_000, "Events in each file; 10,000 take 1.5 MB of disk.")
+@shell.command("demo --workers 4 --open")
+@shell.bounded("--files", click.IntRange(1, 1000), 4, "Number of files in each of two datasets.")
+@shell.bounded(
+    "--events", click.IntRange(100, 10_000_000), 50_000, "Number of events per file; 10,000 events take 1.5 MB on disk."
+)
 @shell.bounded("--chunksize", click.IntRange(10, 10_000_000), 10_000, CHUNKSIZE)
-@shell.bounded("--workers", click.IntRange(1, 64), 2, "Worker processes.")
-@shell.bounded("--threads", click.IntRange(1, 64), 1, "Threads per worker.")
+@shell.bounded("--workers", click.IntRange(1, 64), 2, "Number of worker processes.")
+@shell.bounded("--threads", click.IntRange(1, 64), 1, "Number of threads per worker.")
 @click.option(
     "--folder",
     type=shell.FOLDER,
-    help="Folder to keep the sample for reuse; by default it is temporary.",
+    help="Folder in which to keep the sample; temporary by default.",
 )
 @shell.measurements_folder("Folder for the measurement.")
-def demo_command(*, folder: Path | None, output: Path, **size: Any) -> None:
-    """Measure a small analysis on a cluster on this machine.
+@shell.opened
+def demo_command(*, folder: Path | None, output: Path, open_page: bool, **size: Any) -> None:
+    """Measure a small analysis on a local cluster.
 
-    Makes two datasets of NanoAOD-like files, fills histograms of the dijet mass from them on a local Dask cluster,
-    prints a summary, and saves the measurement. Without options it reads 400,000 events in 40 tasks, in well under a
-    minute.
+    Creates two datasets of NanoAOD-like files, histograms their dijet mass on a local Dask cluster, prints a summary,
+    and saves the measurement. By default, the analysis reads 400,000 events in 40 tasks and takes less than a minute.
     """
     from roastcoffea.cli.sample import run_demo
+    from roastcoffea.generations import runner_and_executor
+    from roastcoffea.storage.store import PAGE_FILE
 
-    run_demo(folder=folder, out=output, **size)
+    if runner_and_executor() is None:
+        raise RoastcoffeaError(
+            f"the demo needs a Runner, and coffea {version('coffea')} has none: install coffea 2025.7 or newer, or "
+            "wrap the dask.compute(...) of your own analysis in MetricsCollector"
+        )
+    path = run_demo(folder=folder, out=output, **size)
+    if open_page:
+        shell.show_page(path / PAGE_FILE, open_page)
 
 
-@click.command
+@shell.command("facility /var/lib/roastcoffea -o runs.html -o runs.csv")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--day", help="Only this day (UTC), as 2026-11-24.")
-@click.option("--watts-per-core", type=click.FloatRange(min=0), help="Power of a core, for an estimate of energy.")
-@click.option("--save", "measurements", is_flag=True, help="Save each run that ended as a measurement, in -o.")
-@click.option("--page", type=shell.FILE, help="File for a page for a browser.")
-@click.option("--csv", type=shell.FILE, help="File for the table of runs.")
-@click.option("--parquet", type=shell.FILE, help="File for the table of runs.")
-@shell.measurements_folder("Folder for measurements.")
+@click.option("--day", help="Include only this day (UTC), e.g. 2026-11-24.")
+@click.option("--watts-per-core", type=click.FloatRange(min=0), help="Power per core, for an energy estimate.")
+@click.option("--save", "measurements", is_flag=True, help="Save each finished run as a measurement.")
+@click.option("--page", type=shell.FILE, hidden=True)
+@click.option("--csv", type=shell.FILE, hidden=True)
+@click.option("--parquet", type=shell.FILE, hidden=True)
+@shell.output(
+    "File to write: a page (.html) or the table of runs (.csv, .parquet). With --save, it can also be the"
+    f" folder for measurements, which defaults to {shell.RUNS_FOLDER}. May be repeated.",
+    shell.ANY,
+    multiple=True,
+)
+@shell.opened
 @shell.overwrite()
 def facility_command(
     *,
@@ -64,46 +83,58 @@ def facility_command(
     day: str | None,
     watts_per_core: float | None,
     measurements: bool,
-    page: Path | None,
-    csv: Path | None,
-    parquet: Path | None,
-    output: Path,
+    output: tuple[Path, ...],
+    open_page: bool,
     overwrite: bool,
+    **older: Path | None,
 ) -> int:
-    """List the runs that a scheduler recorded in FOLDER, and what each day cost.
+    """List the runs recorded by a scheduler and what they cost.
 
-    Schedulers record with `dask scheduler --preload roastcoffea.facility --roastcoffea-journal FOLDER`.
+    To record runs, start the scheduler with `dask scheduler --preload roastcoffea.facility --roastcoffea-journal
+    FOLDER`.
     """
     from roastcoffea.recording.facility.index import index_of, save_ended, sheets, write_page
     from roastcoffea.report.exports.tables import WRITERS
     from roastcoffea.sheets.terminal import print_sheets
     from roastcoffea.storage.folders import whole_file
 
+    endings = (".html", *(f".{form}" for form in WRITERS))
+    files = {path: path.suffix for path in output if path.suffix in endings}
+    files |= {path: f".{form}".replace("page", "html") for form, path in older.items() if path is not None}
+    if open_page and ".html" not in files.values():
+        files[Path("facility.html")] = ".html"
+    folders = [path for path in output if path not in files]
+    if len(folders) > measurements:
+        raise click.UsageError(
+            f"-o {folders[0]}: a file name must end in {', '.join(endings)}; for a folder, add --save"
+        )
+    for path in files:
+        shell.new_file(path, overwrite)
     found = index_of(folder, day, watts_per_core)
     print_sheets(sheets(found))
-    if page is not None:
-        shell.say(write_page(found, page, overwrite=overwrite))
-    for path, form in ((csv, "csv"), (parquet, "parquet")):
-        if path is not None:
-            with whole_file(path, overwrite=overwrite) as file:
-                WRITERS[form](found.runs, file)
-            shell.say(path)
-    for path in save_ended(found, output) if measurements else ():
+    for path, ending in files.items():
+        if ending == ".html":
+            shell.show_page(write_page(found, path, overwrite=overwrite), open_page)
+            continue
+        with whole_file(path, overwrite=overwrite) as file:
+            WRITERS[ending[1:]](found.runs, file)
+        shell.say(path)
+    for path in save_ended(found, *folders or [shell.RUNS_FOLDER]) if measurements else ():
         shell.say(path)
     return 0
 
 
-@click.command
+@shell.command("recover --list")
 @click.argument("folder", type=shell.FOLDER, required=False)
-@shell.measurements_folder("Folder that gets the measurements.")
-@click.option("--list", "list_only", is_flag=True, help="List the journals, and change nothing.")
+@shell.measurements_folder("Folder for the measurements.")
+@click.option("--list", "list_only", is_flag=True, help="Only list the journals; change nothing.")
 @click.option("--keep", is_flag=True, help="Keep the journals of recovered runs.")
 def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bool) -> int:
-    """Make measurements of runs that were lost because their client was killed.
+    """Save measurements of runs whose client was killed.
 
-    While a run is measured, its records go to a journal. FOLDER is a journal or a folder with journals; without it, the
-    journals in the state folder are taken ($XDG_STATE_HOME or ~/.local/state). Those of running processes are left
-    alone.
+    While a run is being measured, its records are written to a journal. FOLDER is a journal or a folder of journals. It
+    defaults to a folder in the user's state directory ($XDG_STATE_HOME or ~/.local/state). Journals still in use by a
+    running process are left alone.
     """
     from roastcoffea.log.journal import journals_in
     from roastcoffea.recording.assembly import state_folder
@@ -115,11 +146,11 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
     found, unreadable = journals_in(place)
     journals = [journal for journal in found if not is_facility(journal)]
     if len(journals) < len(found):
-        unreadable.append(f"{place} has journals of a scheduler; use roastcoffea facility {place} --save")
+        unreadable.append(f"{place} contains scheduler journals; use roastcoffea facility {place} --save")
     if journals:
         print_sheets([sheet_of_journals(journals)])
     elif folder is not None and not folder.exists():
-        unreadable.append(f"{folder} does not exist; give a journal, or a folder with journals")
+        unreadable.append(f"{folder} does not exist; pass a journal or a folder of journals")
     elif not unreadable:
         shell.say(f"There are no journals in {place}.")
     for problem in unreadable:
@@ -130,20 +161,19 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
 
 
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
-    """Save the measurement that a journal has, and remove the journal; whether nothing failed."""
     from roastcoffea.errors import RoastcoffeaError, reported
     from roastcoffea.log.journal import CLAIM, DAMAGED, claimed, remove_journal
     from roastcoffea.recording.importers import recovered
 
     expected = (RoastcoffeaError, *DAMAGED)
-    what = f"{journal.folder} is not recovered"
+    what = f"{journal.folder} was not recovered"
     with (
         reported(lambda reason: shell.fail(reason, shell.FAILED), what, expected),
         claimed(journal.folder) as ours,
     ):
         if not ours:
-            left = f"; if none does, remove {journal.folder / CLAIM}" * (journal.folder / CLAIM).exists()
-            shell.say(f"{what}: another process writes, recovers or has removed it{left}")
+            left = f"; if no process is using it, remove {journal.folder / CLAIM}" * (journal.folder / CLAIM).exists()
+            shell.say(f"{what}: another process is writing or recovering it, or has removed it{left}")
             return True
         measurement = recovered(journal)
         path = measurement.save(output)
@@ -163,14 +193,14 @@ def _given(_context: click.Context, _parameter: click.Parameter, name: str | Non
         raise click.BadParameter(str(error)) from error
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@shell.command("run --open analysis.py --year 2018", context_settings={"allow_interspersed_args": False})
 @shell.measurements_folder("Folder for the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
-@click.option("--name", callback=_given, help="Name of the measurements: their title, and their folders' names.")
-@click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@click.option("--name", callback=_given, help="Name of the measurements, used as their title and folder name.")
+@click.option("-m", "as_module", is_flag=True, help="SCRIPT is a module name, as with python -m.")
 @click.option(
-    "--profile/--no-profile", default=True, help="Sample which functions process() is at.  [default: profile]"
+    "--profile/--no-profile", default=True, help="Profile process() by sampling its call stack.  [default: profile]"
 )
-@click.option("--open", "open_page", is_flag=True, help="Open the page of the last measurement in a browser.")
+@click.option("--open", "open_page", is_flag=True, help="Open the last measurement's page in a browser.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_command(
@@ -183,11 +213,11 @@ def run_command(
     script: str,
     arguments: tuple[str, ...],
 ) -> Callable[[], None]:
-    """Run SCRIPT as python does, and measure each Runner call in it.
+    """Run a script as python would, and measure its Runner calls.
 
-    Output and exit status are those of the script. Each call becomes a measurement, saved when it ends, even if it
-    fails or is interrupted. At the end each measurement gets a page for a browser, and its summary is printed on
-    stderr. Options of this command come before SCRIPT, those of the script after it.
+    The output and exit status are the script's own. Each call becomes a measurement, which is saved when the call ends,
+    even if it fails or is interrupted. At the end, an HTML page is written for each measurement, and a summary is
+    printed to stderr. Put options for this command before SCRIPT, and options for the script after it.
     """
     from roastcoffea.recording.auto import runnable
 
@@ -199,6 +229,65 @@ def run_command(
         raise click.UsageError(f"can't open file {script!r}: {error.strerror}") from error
 
 
+def _share(context: click.Context, parameter: click.Parameter, text: str) -> float:
+    return float(click.FloatRange(0, 100, min_open=True)(text.removesuffix("%"), parameter, context)) / 100
+
+
+def _counts(context: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+    words = [] if text is None else text.split(",")
+    return [click.IntRange(1, 10_000)(word, parameter, context) for word in words] or None
+
+
+@shell.command("plan --sample 2% analysis.py --year 2018", context_settings={"allow_interspersed_args": False})
+@click.option("--sample", callback=_share, default="2%", show_default=True, help="Percentage of the chunks to run.")
+@click.option("--workers", callback=_counts, metavar="N,N,...", help="Numbers of worker processes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for drawing the sample.")
+@click.option("-m", "as_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
+@shell.study
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def plan_command(
+    *,
+    sample: float,
+    workers: list[int] | None,
+    seed: int,
+    script: str,
+    arguments: tuple[str, ...],
+    as_module: bool,
+    **options: Any,
+) -> Callable[[], None]:
+    """Forecast the cost of a Runner call from a sample of its chunks.
+
+    Runs the script up to its first Runner call, processes a random sample of the chunks, prints the forecast and ends
+    the script. Files that process() and postprocess() write are written. Options for this command go before SCRIPT,
+    options for the script after it. With --json, what the script itself prints goes to stderr.
+
+    The JSON has "cpu", "memory", "endpoints" and "output" (each with "value", "low" and "high", in seconds and bytes),
+    "clusters" (by number of workers), "request", "workers", "chunksize" and "missing".
+    """
+    from roastcoffea.recording.auto import Planner, runnable_with
+
+    if options["output"] is not None or options["open_page"]:  # the script may change the working directory
+        options["output"] = shell.new_file(options["output"] or Path("plan.html"), options["overwrite"]).absolute()
+    stdout = sys.stdout
+
+    def show(found: Any) -> None:
+        with redirect_stdout(stdout):
+            shell.present(lambda: found, "plan.html", **options)
+
+    planner = Planner(show, sample=sample, workers=workers, seed=seed)
+    try:
+        run = runnable_with(planner, planner.say_end, script, list(arguments), as_module=as_module)
+    except OSError as error:
+        raise click.UsageError(f"can't open file {script!r}: {error.strerror}") from error
+
+    def planned() -> None:
+        with redirect_stdout(sys.stderr) if options["as_json"] else nullcontext():
+            run()
+
+    return planned
+
+
 if TYPE_CHECKING:
     from distributed import Client
 
@@ -206,27 +295,29 @@ if TYPE_CHECKING:
     from roastcoffea.monitor.shown import Look
 
 
-@click.command
+@shell.command("watch tcp://scheduler:8786 --seconds 60")
 @click.argument("address", metavar="SCHEDULER")
 @shell.bounded("--interval", click.FloatRange(0.05), 0.5, "Seconds between updates.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Seconds to watch; by default until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print each update as one line of JSON, and nothing else.")
+@click.option(
+    "--seconds", type=click.FloatRange(0, min_open=True), help="Number of seconds to watch; by default, until Ctrl-C."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print only JSON, one line per update.")
 @shell.output("Record every task, and save the records in this folder.", shell.FOLDER)
 def watch_command(*, address: str, interval: float, seconds: float | None, as_json: bool, output: Path | None) -> int:
-    """Watch all tasks of the cluster of SCHEDULER (tcp://host:8786).
+    """Watch all tasks on a cluster.
 
-    A terminal shows tasks by prefix and state in its lowest rows; otherwise a line is printed for each change. The
-    numbers are Dask's own counts: nothing is installed on the scheduler. With --output, a small plugin records every
-    task, and a table is printed at the end.
+    In a terminal, the bottom rows show tasks by prefix and state; otherwise, a line is printed for each change. The
+    numbers are Dask's own counts, so nothing is installed on the scheduler. With --output, a small scheduler plugin
+    records every task, and a table is printed at the end.
     """
     from distributed import Client
     from distributed.comm import get_address_host_port
 
     from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT
 
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it writes a traceback when a scheduler goes
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # logs a traceback if the scheduler stops
     try:
-        get_address_host_port(address)  # a client would try an unknown scheme for a long time
+        get_address_host_port(address)  # a Client would keep retrying an unknown scheme
         client = Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         reason = f"no scheduler answers at {address} ({redacted(str(error))}); use tcp://HOST:PORT"
@@ -241,7 +332,7 @@ def watch_command(*, address: str, interval: float, seconds: float | None, as_js
 
 
 def _look(client: Client, interval: float, seconds: float | None, as_json: bool) -> bool:
-    """Poll Dask's counts; return whether the scheduler was there to the end."""
+    """Poll Dask's task counts; return whether the scheduler was still available at the end."""
     from roastcoffea.monitor.shown import look_text, looks
     from roastcoffea.report.live import display_for
 
@@ -263,7 +354,7 @@ def _look(client: Client, interval: float, seconds: float | None, as_json: bool)
 
 
 def _record(client: Client, interval: float, seconds: float | None, as_json: bool, output: Path) -> bool:
-    """Record every task and save them; return whether the scheduler was there to the end."""
+    """Record and save every task; return whether the scheduler was still available at the end."""
     from roastcoffea.monitor.task_monitor import TaskMonitor
 
     live = not as_json and sys.stderr.isatty()
@@ -275,7 +366,7 @@ def _record(client: Client, interval: float, seconds: float | None, as_json: boo
             shell.say(problem, err=True)
     else:
         monitor.print()
-    if monitor.watched():
+    if monitor._periods():
         shell.say(monitor.save(output), err=as_json)
     return ended
 
@@ -286,7 +377,7 @@ def _follow(
     seconds: float | None,
     show: Callable[[Any], None],
 ) -> bool:
-    """Show updates until the time is over or the user interrupts; return whether the scheduler was there till then."""
+    """Show updates until the time is up or the user presses Ctrl-C; return False if the scheduler is gone."""
     end = inf if seconds is None else time.monotonic() + seconds
     try:
         for look in watch:
@@ -300,7 +391,6 @@ def _follow(
 
 
 def _printer(as_json: bool) -> Callable[[Look | Snapshot], None]:
-    """Function that prints updates: each as JSON, or a line for each change."""
     from roastcoffea.units import counted
 
     before = ""

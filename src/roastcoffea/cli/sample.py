@@ -1,4 +1,4 @@
-"""A generated NanoAOD-like sample, an analysis of it, and both measured as a demonstration."""
+"""Demonstration: generate a NanoAOD-like sample and measure its analysis."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import uproot
 from coffea.nanoevents import NanoAODSchema
-from coffea.processor import DaskExecutor, ProcessorABC, Runner
+from coffea.processor import ProcessorABC
 from distributed import Client, LocalCluster
 
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.compat import older_keywords
 from roastcoffea.measurement import Measurement
 from roastcoffea.storage.store import PAGE_FILE
 
@@ -35,22 +36,22 @@ Fileset = dict[str, dict[str, dict[str, str]]]
 
 TREE: Final = "Events"
 GENERATION: Final = 1
-"""Version of the generated content: increase it if equal parameters give other files than before."""
+"""Increase this number if the same parameters no longer produce the same files."""
 
 COMPRESSIONS: Final = {"zlib": uproot.ZLIB(1), "lz4": uproot.LZ4(1), "zstd": uproot.ZSTD(1), "none": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Distribution of the objects of one kind; momenta and masses in GeV."""
+    """Distributions for one kind of object, with momenta and masses in GeV."""
 
     mean_count: float
     softest: float
     slope: float
-    """Mean of the exponential distribution of momenta above the softest."""
+    """Mean of the exponentially distributed excess over the lowest momentum."""
     max_eta: float
     mass: float | None = None
-    """Mean for jets; None if NanoAOD stores no mass."""
+    """Mean mass; None for objects without a mass in NanoAOD."""
     charged: bool = False
 
 
@@ -67,11 +68,12 @@ COLLECTIONS: Final[Mapping[str, Collection]] = {
 }
 
 RESONANT: Final[Mapping[str, bool]] = {"qcd": False, "zprime": True}
-"""Datasets that can be generated; the resonant one has a narrow peak in the mass of the two leading jets."""
+"""Available datasets; in the resonant dataset, the mass of the two leading jets has a narrow peak."""
 
 
+@older_keywords(folder="path")
 def write_sample(
-    folder: str | Path,
+    path: str | Path,
     *,
     datasets: Sequence[str] = tuple(RESONANT),
     files: int = 3,
@@ -80,28 +82,28 @@ def write_sample(
     compression: str = "zlib",
     seed: int = 1,
 ) -> Fileset:
-    """Fileset of a sample in `folder`, generated unless it exists with the same parameters.
+    """Return the fileset for a sample; generate the sample if it is missing.
 
     Parameters
     ----------
-    folder
-        Folder of samples, with one subfolder per set of parameters; created if missing.
+    path
+        Folder for samples, with one subfolder for each set of parameters; created if missing.
     datasets
-        Some of "qcd" (falling spectrum) and "zprime" (dijet resonance at 500 GeV).
+        One or both of "qcd" (falling spectrum) and "zprime" (dijet resonance at 500 GeV).
     files
-        Files in each dataset.
+        Number of files in each dataset.
     events
-        Events in each file; about 150 bytes each on disk with "zlib".
+        Number of events in each file; with "zlib", each event takes about 150 bytes of disk space.
     baskets
-        Baskets of each branch in a file.
+        Number of baskets per branch in each file.
     compression
         "zlib", "lz4", "zstd" or "none".
     seed
-        Equal parameters and seed give equal events, independent of other requested datasets.
+        The same parameters and seed produce the same events, regardless of which other datasets are requested.
     """
     check_sample(datasets, files, events, baskets, compression)
     name = f"{'+'.join(datasets)}-{files}x{events}-{baskets}baskets-{compression}-{seed}-v{GENERATION}"
-    sample = Path(folder).absolute() / name
+    sample = Path(path).absolute() / name
     numbers = range(1, files + 1)
     if not sample.is_dir():
         sample.parent.mkdir(parents=True, exist_ok=True)
@@ -117,30 +119,28 @@ def write_sample(
             try:
                 unfinished.rename(sample)
             except OSError:
-                if not sample.is_dir():  # another process was quicker
+                if not sample.is_dir():  # another process generated the sample first
                     raise
     return {name: {"files": {str(sample / file_name(name, number)): TREE for number in numbers}} for name in datasets}
 
 
 def check_sample(datasets: Sequence[str], files: int, events: int, baskets: int, compression: str) -> None:
-    """Raise a ValueError if such a sample cannot be made."""
     for kind, names, known in (("dataset", datasets, RESONANT), ("compression", [compression], COMPRESSIONS)):
         for name in names:
             if name not in known:
                 raise ValueError(f"no {kind} {name!r}; choose from {', '.join(known)}")
     if files < 1:
-        raise ValueError(f"{files} files in a dataset; it needs at least one")
+        raise ValueError(f"{files} files per dataset; each needs at least one file")
     if not 1 <= baskets <= events:
         raise ValueError(f"{baskets} baskets for {events} events; each needs at least one event")
 
 
 def file_name(dataset: str, number: int) -> str:
-    """File name of a dataset; files count from 1."""
     return f"{dataset}_{number}.root"
 
 
 def write_file(path: Path, baskets: Iterator[dict[str, ak.Array]], compression: str) -> None:
-    """Write one file; each extension of a tree becomes one basket of every branch."""
+    """Write a file in which each item of `baskets` becomes one basket of every branch."""
     with uproot.recreate(path, compression=COMPRESSIONS[compression]) as file:
         first = next(baskets)
         types = {name: array.type.content for name, array in first.items()}
@@ -150,7 +150,7 @@ def write_file(path: Path, baskets: Iterator[dict[str, ak.Array]], compression: 
 
 
 def draw_events(random: np.random.Generator, number: Numbers, resonant: bool) -> dict[str, ak.Array]:
-    """Events with these numbers, by branch or collection."""
+    """Generate events with the given event numbers, by branch or collection."""
     events = len(number)
     counts: dict[str, Numbers] = {name: random.poisson(kind.mean_count, events) for name, kind in COLLECTIONS.items()}
     if resonant:
@@ -174,7 +174,7 @@ def draw_events(random: np.random.Generator, number: Numbers, resonant: bool) ->
 
 
 def draw_references(random: np.random.Generator, name: str, counts: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """Indices of objects in other collections, -1 for none: all those that NanoAODSchema would warn about."""
+    """Draw indices into other collections (-1 for none), because NanoAODSchema warns if they are missing."""
     return {
         branch.removeprefix(f"{name}_"): random.integers(-1, np.repeat(counts[target], counts[name]))
         for branch, target in NanoAODSchema.all_cross_references.items()
@@ -183,7 +183,6 @@ def draw_references(random: np.random.Generator, name: str, counts: Mapping[str,
 
 
 def draw_objects(random: np.random.Generator, kind: Collection, total: int) -> dict[str, Numbers]:
-    """Objects of all events in sequence, with exponentially falling momenta."""
     objects: dict[str, Numbers] = {
         "pt": kind.softest + random.exponential(kind.slope, total),
         "eta": np.clip(random.normal(0, kind.max_eta / 2, total), -kind.max_eta, kind.max_eta),
@@ -198,7 +197,7 @@ def draw_objects(random: np.random.Generator, kind: Collection, total: int) -> d
 
 
 def put_resonance(random: np.random.Generator, jets: dict[str, Numbers], count: Numbers) -> None:
-    """Replace the first two jets of every event by the decay of one heavy particle at rest in the plane."""
+    """Replace each event's first two jets with the decay products of a heavy particle at zero transverse momentum."""
     first = np.cumsum(count) - count
     cosine = random.uniform(-0.6, 0.6, len(count))
     half_mass = random.normal(500.0, 40.0, len(count)) / 2  # GeV
@@ -211,7 +210,7 @@ def put_resonance(random: np.random.Generator, jets: dict[str, Numbers], count: 
 
 
 def jagged(objects: Mapping[str, Numbers], count: Numbers) -> ak.Array:
-    """Objects grouped by event, hardest first."""
+    """Group objects by event, hardest first."""
     columns = {
         name: cut_mantissa(values) if values.dtype == np.float64 else values.astype(np.int32)
         for name, values in objects.items()
@@ -222,16 +221,16 @@ def jagged(objects: Mapping[str, Numbers], count: Numbers) -> ak.Array:
 
 
 def cut_mantissa(values: Numbers) -> Numbers:
-    """Values in single precision with 10 bits of mantissa, as in NanoAOD: full ones do not compress."""
+    """Truncate to 10 mantissa bits in single precision, as in NanoAOD, because full mantissas do not compress."""
     bits = values.astype(np.float32).view(np.uint32)
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 class DijetProcessor(ProcessorABC):  # type: ignore[misc]
-    """Mass of the two hardest central jets of an event that do not overlap with muons."""
+    """Dijet mass of the two hardest central jets without overlapping muons."""
 
     def process(self, events: ak.Array) -> dict[str, dict[str, Any]]:
-        """Events, events with two such jets, and a histogram of the mass, by dataset."""
+        """Return event and dijet counts and a mass histogram for each dataset."""
         jets = clean_jets(events)
         pairs = jets[ak.num(jets) >= 2]
         mass = (pairs[:, 0] + pairs[:, 1]).mass
@@ -240,12 +239,11 @@ class DijetProcessor(ProcessorABC):  # type: ignore[misc]
         return {events.metadata["dataset"]: {"events": len(events), "dijet_events": len(mass), "mass": spectrum}}
 
     def postprocess(self, accumulator: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The accumulated output, unchanged."""
         return accumulator
 
 
 def clean_jets(events: ak.Array) -> ak.Array:
-    """Jets within the tracker acceptance that are not muons."""
+    """Select jets that are in the tracker acceptance and do not overlap with muons."""
     muons = events.Muon[events.Muon.pt > 10]
     distances = events.Jet.metric_table(muons)
     apart = ak.all(distances > 0.4, axis=2)
@@ -255,50 +253,49 @@ def clean_jets(events: ak.Array) -> ak.Array:
 def run_demo(
     *, files: int, events: int, chunksize: int, workers: int, threads: int, folder: str | Path | None, out: str | Path
 ) -> Path:
-    """Measure an analysis of a sample on a cluster on this machine, and return the path of the saved measurement.
+    """Measure an analysis on a local cluster, and return the path to the measurement.
 
     Parameters
     ----------
     files, events
-        Size of each of the two datasets: files, and events in each file.
+        Number of files in each of the two datasets, and number of events in each file.
     chunksize
         Approximate number of events per task; coffea splits each file into equal chunks.
     workers, threads
-        Worker processes, and threads per worker.
+        Number of worker processes, and number of threads per worker.
     folder
-        Folder to keep the sample for reuse; None for a temporary one.
+        Folder in which to keep the sample for reuse; if None, a temporary folder is used.
     out
-        Folder of saved measurements, in which this one gets a new name.
+        Folder for measurements; the new measurement gets an unused name.
     """
     Path(out).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="roastcoffea-demo-") as scratch:
-        click.echo("Making the sample, then measuring its analysis on a cluster of this machine ...")
+        click.echo("Generating the sample, then measuring its analysis on a local cluster ...")
         fileset = write_sample(folder or scratch, files=files, events=events)
         with local_client(workers, threads, scratch) as client:
             measurement = measure(client, fileset, chunksize)
     path = measurement.save(out)
     measurement.report(path / PAGE_FILE)
     measurement.print_summary()
-    click.echo(f"All runs: roastcoffea list {shlex.quote(str(out))}; their numbers: roastcoffea metrics")
+    click.echo(f"All runs: roastcoffea list {shlex.quote(str(out))}; what the numbers mean: roastcoffea metrics")
     return path
 
 
 @contextmanager
 def local_client(workers: int, threads: int, scratch: str) -> Iterator[Client]:
-    """Client of a cluster on this machine that cleans up after itself."""
     with dask.config.set({"temporary-directory": scratch}), ExitStack() as stack:
         settings = {"n_workers": workers, "threads_per_worker": threads, "dashboard_address": ":0"}
-        with interrupts_ignored():  # to a worker, a scheduler that closes between two heartbeats is an error
+        with interrupts_ignored():  # workers report an error if the scheduler closes between heartbeats
             cluster = stack.enter_context(LocalCluster(**settings, silence_logs=logging.CRITICAL))
         yield stack.enter_context(Client(cluster))
 
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C in the block; processes started in it always ignore it.
+    """Ignore Ctrl-C in the block, and permanently in processes that the block starts.
 
-    A terminal interrupts all its processes at once, and each worker would print a traceback of its own.
-    Blocking the signal would lose none of them, but multiprocessing unblocks it as it starts a process.
+    A terminal sends Ctrl-C to all of its processes, so each worker would print its own traceback. Blocking the signal
+    instead would lose no interrupt, but multiprocessing unblocks the signal when it starts a process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -311,7 +308,9 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 def measure(client: Client, fileset: Fileset, chunksize: int) -> Measurement:
-    """Measurement of the analysis, with everything that a user adds to it."""
+    """Measure the analysis as a user would."""
+    from coffea.processor import DaskExecutor, Runner
+
     processor = DijetProcessor()
     executor = DaskExecutor(client=client, status=sys.stdout.isatty())
     runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)

@@ -1,4 +1,4 @@
-"""Measurements of 0.1.2, and the tagged JSON of schemas 1 to 7, which is only read."""
+"""Readers for measurements saved by version 0.1.2, and for the tagged JSON of schemas 1 to 7."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ METADATA_FILE: Final = "metadata.json"
 METRICS_FILE: Final = "metrics.json"
 TIMES_FILE: Final = "start_end_time.txt"
 FILES: Final = frozenset((METADATA_FILE, METRICS_FILE, TIMES_FILE))
-"""All files of a measurement's folder."""
 WRITER: Final = "roastcoffea 0.1.2"
 
 
@@ -41,51 +40,54 @@ QUARTER_HOUR: Final = 900
 KEYS: Final = {"t_start": "start", "t_end": "stop", "duration": "wall_seconds"} | {
     name: name for name in ("dataset", "file", "uuid", "entry_start", "entry_stop")
 }
-"""Keys of a chunk, and the columns that they become."""
+"""Maps keys in chunk dictionaries to columns."""
 
 
 DERIVED: Final = ("chunk_info", "raw_span_metrics")
-"""Metrics of 0.1.2 that repeat others under the text of tuples."""
+"""Metrics from version 0.1.2 that duplicate other metrics; their keys are tuples converted to strings."""
 
 ABSENT: Final = {
     "branch_reads": f"{WRITER} summed the bytes of branches over files; raw_chunk_metrics has the branches",
     "calls": f"{WRITER} kept no record of the Runner's calls",
-    "client_steps": f"{WRITER} did not watch the client",
+    **dict.fromkeys(("client_steps", "worker_requests"), f"{WRITER} did not monitor the client"),
     "client_host": f"{WRITER} did not store it",
     "coffea_report": f"{WRITER} stored only what it computed from coffea's report",
     "hosts": f"{WRITER} did not store them",
-    "preprocessing": f"{WRITER} did not watch coffea's preprocessing",
+    "preprocessing": f"{WRITER} did not monitor coffea's preprocessing",
     "sections": f"{WRITER} kept no table of sections; raw_chunk_metrics has them",
-    "lifetimes": f"{WRITER} sampled its workers: their arrivals and departures are unknown",
-    "pauses": f"{WRITER} did not watch for them",
-    **dict.fromkeys(("sampling", "worker_states"), f"{WRITER} kept what it sampled with the samples of workers"),
+    "lifetimes": f"{WRITER} only sampled the workers, so their arrivals and departures are unknown",
+    "pauses": f"{WRITER} did not record pauses",
+    **dict.fromkeys(("sampling", "worker_states"), f"{WRITER} stored its samples together with the worker samples"),
     "sampling_interval": f"{WRITER} did not store it",
     "scheduler_clock_offset": f"{WRITER} did not measure it",
     "tasks": f"{WRITER} kept no record of tasks",
 }
 ABSENT_COLUMNS: Final = {
-    "chunks.coffea_bytes_read": f"{WRITER} counted bytes in process() only; raw_chunk_metrics has them",
-    "chunks.coffea_columns": f"{WRITER} had another list of branches; raw_chunk_metrics has it",
+    "chunks.coffea_bytes_read": f"{WRITER} counted bytes only in process(); see raw_chunk_metrics",
+    "chunks.coffea_columns": f"{WRITER} stored a different list of branches; see raw_chunk_metrics",
 }
 
 CAUTIONS: Final = (
-    f"{WRITER} took wall time for CPU time: total_cpu_time, core_efficiency and speedup_factor count waiting",
-    f"{WRITER} measured chunks in process() only: opening the file and building events are left out",
+    f"{WRITER} used wall time as CPU time: total_cpu_time, core_efficiency and speedup_factor include waiting",
+    f"{WRITER} measured chunks only in process(): opening the file and building events are not included",
 )
-UNKNOWN_ZONE: Final = f"{WRITER} stored local times, without their zone: they are treated as UTC"
+UNKNOWN_ZONE: Final = f"{WRITER} stored local times without a time zone: they are treated as UTC"
 
 
 def load_legacy(folder: Path) -> Run:
-    """Run from a folder of 0.1.2: its metrics as reported ones, its raw data as records where they fit.
+    """Load a run from a measurement folder that version 0.1.2 saved.
 
-    `reported` also has `t0` and `t1`, the clock readings of `start_end_time.txt`. `start` is known to within
-    the time between the collector's borders and what was first and last seen of the run.
+    Metrics are kept as reported, and raw data are converted to records if possible. `reported` also contains `t0` and
+    `t1`, the clock readings in `start_end_time.txt`. The uncertainty of `start` is the time for which the collector was
+    open before the first record and after the last record.
     """
     metadata_file, times_file, metrics_file = (folder / name for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
     with reading(metadata_file):
         metadata = _json(metadata_file)
         if metadata.get("format") != FORMAT:
-            raise UnreadableMeasurementError(f"{metadata_file} is not by {WRITER}; pass the folder of a measurement")
+            raise UnreadableMeasurementError(
+                f"{metadata_file} was not written by {WRITER}; pass a measurement's folder"
+            )
         saved = _as_if_utc(metadata["timestamp"])
     with reading(times_file):
         t0, t1 = map(float, content_of(times_file, 1000).decode().split(","))
@@ -98,7 +100,7 @@ def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: flo
     chunks = [_chunk(stored) for stored in metrics.get("raw_chunk_metrics") or ()]
     samples = sample_rows(metrics.get("tracking_data") or {}, _as_if_utc)
     zone = _zone(samples, chunks, saved)
-    # 0 can only mean unknown there
+    # in these fields, 0 means unknown
     samples = [
         sample
         | {name: sample.get(name) or None for name in ("last_seen", "memory", "memory_limit")}
@@ -134,7 +136,7 @@ def _chunk(stored: Row) -> dict[str, Any]:
     error = stored.get("error")
     return {column: stored.get(key) for key, column in KEYS.items()} | {
         "events": None if error else stored.get("num_events"),
-        # no process has 0 bytes of memory
+        # no process uses 0 bytes of memory
         "memory_before": in_bytes(stored.get("mem_before_mb") or None),
         "memory_after": in_bytes(stored.get("mem_after_mb") or None),
         "outcome": ERROR if error else OK,
@@ -143,10 +145,10 @@ def _chunk(stored: Row) -> dict[str, Any]:
 
 
 def _zone(samples: Sequence[Row], chunks: Sequence[Row], saved: float) -> float | None:
-    """Seconds by which local time was ahead of UTC; None if unknown.
+    """UTC offset of the local time in seconds; None if unknown.
 
-    A heartbeat in Unix time was seen a moment before its sample's local time. Without any, the last chunk
-    ended not long before the last sample, or before saving.
+    The Unix time of a heartbeat is slightly earlier than the local time of its sample. If there are no heartbeats, the
+    last chunk is assumed to have ended shortly before the last sample, or before the measurement was saved.
     """
     ahead = [row["time"] - row["last_seen"] for row in samples if row.get("last_seen")]
     stops = _known(chunks, "stop")
@@ -156,7 +158,7 @@ def _zone(samples: Sequence[Row], chunks: Sequence[Row], saved: float) -> float 
 
 
 def _start(saved: float, elapsed: float, seen: Sequence[float]) -> float:
-    """Start of the run, which ended before it was saved, and covered everything in it."""
+    """Start of the run, assuming that it includes all records and ended before the measurement was saved."""
     latest = saved - elapsed
     return min(max(latest, max(seen) - elapsed), *seen) if seen else latest
 
@@ -166,15 +168,14 @@ def _known(rows: Sequence[Row], column: str) -> list[float]:
 
 
 def with_python_types(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics with their original types: tuple keys, and times of day.
+    """Restore the original types in metrics: tuple keys and datetimes.
 
-    Others may use the names of 0.1.2 for values of another shape, which are kept unchanged.
+    Values with the same name but a different shape are not changed.
     """
     return {**metrics} | {name: _restored(metrics[name]) for name in (*DERIVED, "tracking_data") if name in metrics}
 
 
 def _restored(stored: Any) -> Any:
-    """Dictionaries and points of series with times of day and tuples in place of the texts of them."""
     if isinstance(stored, dict):
         typed = {_key(key): _restored(value) for key, value in stored.items()}
         return typed if len(typed) == len(stored) else stored
@@ -194,15 +195,14 @@ def _key(text: Any) -> Any:
 
 
 def _moment(text: str) -> datetime:
-    """Time of day written as this text; ValueError for other texts, such as 20260301."""
+    """Parse str(datetime); raise a ValueError for other formats, e.g. 20260301."""
     moment = datetime.fromisoformat(text)
     if text not in (moment.isoformat(), str(moment)):
-        raise ValueError(f"{text!r} is not a time of day")
+        raise ValueError(f"{text!r} is not a datetime")
     return moment
 
 
 def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Reasons for the fields and columns of tables that this folder does not have."""
     reasons = {}
     for name, part in parts.items():
         if part is None:
@@ -215,7 +215,7 @@ def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _identity(folder: Path) -> str:
-    """Identity derived from the content, so that a folder is the same run each time it is read."""
+    """Run ID derived from the folder's content, so that it is the same each time the folder is read."""
     content = b"".join(content_of(folder / name) for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
     return hashlib.sha256(content).hexdigest()[:32]
 
@@ -232,7 +232,7 @@ def _as_if_utc(text: str) -> float:
 
 
 def _json(path: Path) -> Any:
-    # Python wrote NaN and infinities there, which are not measured values
+    # Python wrote NaN and infinities, but these are not measured values
     return json_of(path, parse_constant=lambda _: None)
 
 
@@ -240,7 +240,7 @@ TAG: Final = "$"
 
 
 def untagged(found: Any) -> Any:
-    """Value of parsed JSON with its original types; raises any error if it is damaged."""
+    """Restore the original Python types in parsed JSON; damaged content may raise any error."""
     if isinstance(found, list):
         return [untagged(item) for item in found]
     if not isinstance(found, dict):
@@ -263,7 +263,7 @@ def _array(content: str) -> Any:
 
 
 def _check_size(npy: bytes) -> None:
-    """Raise if the header declares more than there is: numpy allocates all that is declared."""
+    """Raise a ValueError if the header declares more data than are present, before numpy allocates memory for them."""
     file, form = io.BytesIO(npy), np.lib.format
     header = form.read_array_header_1_0 if form.read_magic(file) == (1, 0) else form.read_array_header_2_0
     shape, _, kind = header(file)
@@ -274,7 +274,7 @@ def _check_size(npy: bytes) -> None:
 
 def _scalar(content: str) -> Any:
     array = _array(content)
-    array.setflags(write=False)  # otherwise a structured scalar is not hashable, which it may have to be
+    array.setflags(write=False)  # makes structured scalars, which may be keys, hashable
     return array[()]
 
 

@@ -1,4 +1,4 @@
-"""Saving, loading and tables of metrics by the names of 0.1.2."""
+"""Functions from version 0.1.2 for saving and loading metrics and for formatting tables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from roastcoffea.compat import older_keywords
 from roastcoffea.compat.shapes import sections_of, with_older
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import CATALOGUE, Metrics, evaluate
@@ -25,33 +26,40 @@ from roastcoffea.units import STRUCTURE
 __all__ = ["load_measurement", "save_measurement"]
 
 
-def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
+@older_keywords(output_dir="path")
+def save_measurement(  # noqa: PLR0917  (the order of 0.1.2)
     metrics: Mapping[str, Any],
     t0: float,
     t1: float,
-    output_dir: str | PathLike[str],
+    path: str | PathLike[str],
     measurement_name: str | None = None,
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Save metrics as they are, without the records behind them; `load_measurement` returns all three.
+    """Save metrics and two clock readings, without the underlying records.
+
+    `load_measurement` returns the metrics and the readings.
 
     Parameters
     ----------
     t0, t1
-        Readings of one clock in seconds, at the start and end of the measurement.
+        Readings of the same clock at the start and the end of the measurement, in seconds.
+    path
+        Folder in which to create the measurement's folder.
     config
-        Settings of the analysis, kept with them as plain JSON and without passwords and tokens.
+        Analysis settings, stored as plain JSON with passwords and tokens masked.
     overwrite
-        Overwrite a measurement of that name.
+        Whether to overwrite an existing measurement with that name.
 
     Raises
     ------
     MeasurementError
-        If the name leaves the folder, is taken, or the measurement cannot be written.
+        If the name is taken or points outside the folder, or if the measurement cannot be written.
     """
     if config is not None and not isinstance(config, Mapping):
-        raise TypeError(f"config is a mapping of names to settings, not {type(config).__name__}: pass vars(config)")
+        raise TypeError(
+            f"config must be a mapping of names to settings, not {type(config).__name__}: pass vars(config)"
+        )
     stop = time.time()
     run = unwatched_run(
         name=measurement_name,
@@ -66,26 +74,27 @@ def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
             "only computed metrics were passed to save_measurement",
         ),
     )
-    return Measurement(run).save(output_dir, measurement_name, overwrite)
+    return Measurement(run).save(path, measurement_name, overwrite)
 
 
 def load_measurement(path: str | PathLike[str], config: bool = False) -> tuple[Any, ...]:
-    """Metrics, start and stop of a saved measurement, as in version 0.1.2.
+    """Load a measurement's metrics and its start and stop times, as in version 0.1.2.
 
-    The dictionary has every metric that could be computed, also under its older name. Start and stop are Unix seconds;
-    for a folder of 0.1.2 they are stored readings of a clock of unknown origin.
+    The dictionary contains every metric that could be computed; metrics with an older name are repeated under that
+    name. Start and stop are in Unix seconds. If version 0.1.2 saved the measurement, they are readings of a clock with
+    an unknown origin.
 
     Parameters
     ----------
     config
-        Whether to return as a fourth value the `config` of `save_measurement`, or None without one.
+        Whether to return a fourth value: the `config` passed to `save_measurement`, or None.
 
     Raises
     ------
     MissingMeasurementError
-        If there is none, or a file of it is missing; it is a FileNotFoundError as well.
+        If the measurement or one of its files does not exist. This error is also a FileNotFoundError.
     UnreadableMeasurementError
-        If it is damaged, or of a newer version; it is a ValueError as well.
+        If the measurement is damaged or is from a newer version. This error is also a ValueError.
     """
     measurement = load(path)
     metrics = measurement.metrics.built()
@@ -102,7 +111,6 @@ TableOf = Callable[[Mapping[str, Any]], Table]
 
 
 def _format(name: str, title: str, *groups: str) -> TableOf:
-    """Function that builds a table of the metrics of these groups."""
     members = [metric for metric in CATALOGUE.metrics() if metric.group in groups and metric.unit is not STRUCTURE]
 
     def table(metrics: Mapping[str, Any]) -> Table:
@@ -121,17 +129,17 @@ def _format(name: str, title: str, *groups: str) -> TableOf:
         return made
 
     table.__name__ = table.__qualname__ = name
-    table.__doc__ = f"""Make a table of {title.lower()}: values with units, and reasons where one is missing.
+    table.__doc__ = f"""Format a table of {title.lower()}, with the reasons for missing values.
 
     Parameters
     ----------
     metrics : mapping
-        What `collector.get_metrics()`, `measurement.metrics` or `load_measurement` give.
+        Metrics from `collector.get_metrics()`, `measurement.metrics` or `load_measurement`.
 
     Returns
     -------
     rich.table.Table
-        For `rich.print` and notebooks; plain `print` does not show it.
+        Table for `rich.print` or a notebook; the built-in `print` does not render it.
     """
     return table
 

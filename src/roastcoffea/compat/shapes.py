@@ -1,4 +1,4 @@
-"""Shapes of version 0.1.2 in both directions: series of workers, dictionaries of chunks and arguments of plots."""
+"""Conversion to and from the data shapes of version 0.1.2: worker series, chunk dictionaries and plot arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.workers import OF_SCHEDULER, SAMPLE_COLUMNS
 
-# Series of workers
+# Worker series
 
 COUNTS: Final = "worker_counts"
 SERIES: Final = (
@@ -34,17 +34,16 @@ SERIES: Final = (
     ("worker_last_seen", "last_seen"),
     ("worker_cpu", "cpu_percent"),
 )
-"""Names of 0.1.2, and the columns that they come from."""
 
 Numbers = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
 AT_INTERVAL: Final = "at the sampling interval, by the scheduler"
-WITH_SAMPLES: Final = "with the samples of each worker: on Dask its heartbeats"
-AT_CHANGES: Final = "at each arrival, departure and sample of a worker"
+WITH_SAMPLES: Final = "at each sample of the worker; on Dask, at its heartbeats"
+AT_CHANGES: Final = "whenever a worker arrives, departs or is sampled"
 
 
 class Series(dict[Any, Any]):
-    """One of the series, a dictionary; `pace` says when its values were taken."""
+    """Worker series as a dictionary; `pace` says when the values were sampled."""
 
     pace = WITH_SAMPLES
 
@@ -55,16 +54,16 @@ TrackingData = dict[str, Series]
 def tracking_data(
     samples: pa.Table, lifetimes: pa.Table, sampling: pa.Table | None = None, states: pa.Table | None = None
 ) -> TrackingData:
-    """Worker counts and nine series per worker, each with its `pace`.
+    """Worker counts and nine worker series, each with its `pace`.
 
-    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has the number of
-    workers at each sample of the scheduler, or at each arrival, departure and sample of a worker; each of the nine is
-    {worker: [(time, value), ...]} in order of time. A value that was not measured is left out.
+    Times are naive `datetime` objects in local time. `worker_counts` contains the number of workers at each scheduler
+    sample or, if there are none, whenever a worker arrives, departs or is sampled. Each of the nine series has the
+    form {worker: [(time, value), ...]} and is sorted by time. Values that were not measured are omitted.
 
     Parameters
     ----------
     sampling, states
-        Samples of the scheduler, and what it knew of the workers in them.
+        Tables of the scheduler samples and of the worker states at each sample.
     """
     threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
     rows = sorted(samples.filter(samples["time"].is_valid()).to_pylist(), key=itemgetter("time"))
@@ -81,7 +80,6 @@ def tracking_data(
 
 
 def _points(rows: Sequence[Row], column: str) -> dict[str, list[tuple[datetime, Any]]]:
-    """Moments and values of a column, by worker."""
     points: dict[str, list[tuple[datetime, Any]]] = {row["worker"]: [] for row in rows}
     for row in rows:
         if row[column] is not None:
@@ -97,15 +95,13 @@ def _paced(series: Mapping[Any, Any], pace: str) -> Series:
 
 
 def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
-    """Samples of workers from their series."""
     return table_of_rows(SAMPLE_COLUMNS, sample_rows(tracking, seconds))
 
 
 def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) -> list[dict[str, Any]]:
-    """Row for each worker and moment."""
     rows: dict[tuple[str, float], dict[str, Any]] = {}
     for name, column in SERIES:
-        if column != "threads":  # lifetimes have it
+        if column != "threads":  # the lifetimes contain the thread counts
             for worker, points in tracking.get(name, {}).items():
                 for time, value in points:
                     moment = moment_of(time)
@@ -114,19 +110,19 @@ def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) 
 
 
 def counts_of(tracking: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, Numbers]:
-    """Sorted moments, and the number of workers from each to the next."""
+    """Sorted times, and the number of workers from each time onwards."""
     counts = sorted((seconds(time), float(count)) for time, count in tracking.get(COUNTS, {}).items())
     times, numbers = np.array(counts).reshape(-1, 2).T
     return times, numbers
 
 
 def seconds(time: datetime | float) -> float:
-    """Unix seconds of a moment; a naive one is local."""
+    """Time in Unix seconds; naive datetimes are treated as local time."""
     return time.timestamp() if isinstance(time, datetime) else float(time)
 
 
 def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, int]:
-    """Workers at each change; at the last one, those who stayed until then count."""
+    """Number of workers after each change; the last count includes workers that stayed until the end."""
     starts, stops = (np.sort(lifetimes[name].drop_null().to_numpy()) for name in ("start", "stop"))
     if len(starts) == 0 or len(stops) == 0:
         return {}
@@ -152,27 +148,27 @@ UNCHANGED: Final = ("dataset", "file", "uuid", "entry_start", "entry_stop", "wor
 NO_PHASES: Final = tuple(
     f"{of}_seconds" for of in ("wall", "helper_cpu", "process_cpu", "core_wait", "coffea_process", "other_read")
 )
-"""Durations of a chunk that are not in its dictionary under their own names."""
+"""Durations that are omitted from chunk dictionaries or have another name there."""
 
 WRITTEN: Final = {
     "timestamp": "stop",
     "accessed_bytes": "bytes_payload",
     "accessed_uncompressed_bytes": "bytes_uncompressed",
 }
-"""Keys that are written but not read: 0.1.2 gave each chunk the bytes of its branches in the whole file."""
+"""Keys that are written but not read, because in version 0.1.2, a chunk's values covered the whole file."""
 
 DURATIONS: Final = tuple(
     column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds") and column.name not in NO_PHASES
 )
 CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
-"""Keys of a chunk's dictionary, and the columns that they come from."""
 
 TRACKED: Final = {
     "timing": ("wall_seconds", 1.0, "duration"),
     "memory": ("memory_delta", MIB, "mem_delta_mb"),
     "bytes": ("bytes", 1, "bytes"),
 }
-"""Keys of a chunk's dictionary that hold {section: amount}: its column, its unit there, and its meaning."""
+"""Maps the keys of the {section: amount} dictionaries in a chunk dictionary to their columns, units and summary
+names."""
 
 KEY_OF_INFO: Final = ("file", "entry_start", "entry_stop")
 OF_INFO: Final = ("t_start", "t_end", "bytes_read")
@@ -182,11 +178,11 @@ ChunkInfo = Mapping[tuple[Any, ...], Sequence[Any]]
 
 
 def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Table | None) -> list[ChunkDict]:
-    """Chunks, a dictionary each; None in it means not measured.
+    """Chunks as dictionaries, with None for values that were not measured.
 
-    `accessed_branches` and `num_branches_accessed` are there only where branches were metered, or coffea's savemetrics
-    was on. A chunk that was loaded from a checkpoint read no bytes: its `bytes_read` is 0. In `timing` [s], `memory`
-    (growth [MiB]) and `bytes` [B] are the sections for which it was measured.
+    `accessed_branches` and `num_branches_accessed` exist only if branches were metered or coffea's savemetrics was
+    enabled. If a chunk was loaded from a checkpoint, `bytes_read` is 0. `timing` [s], `memory` (growth [MiB]) and
+    `bytes` [B] contain the sections for which they were measured.
     """
     metered = None if branch_reads is None else _of_each_chunk(branch_reads, "branch")
     passes = {} if sections is None else _of_each_chunk(sections, "name", *(column for column, *_ in TRACKED.values()))
@@ -194,12 +190,11 @@ def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Ta
 
 
 def chunks_of(chunk_metrics: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Attempts of chunks from their dictionaries."""
     return table_of_rows(CHUNK_COLUMNS, [_row(chunk, number) for number, chunk in enumerate(chunk_metrics)])
 
 
 def branches_of_columns(columns: Iterable[str]) -> set[str]:
-    """Branches behind coffea's names of buffers, which are "<branch>-<form key>": "Jet_pt-data", "nJet-offsets"."""
+    """Branches in coffea's buffer names, which have the form "<branch>-<form key>", e.g. "Jet_pt-data"."""
     return {name.rpartition("-")[0] or name for name in columns}
 
 
@@ -231,13 +226,12 @@ def _percent(part: float | None, whole: float | None) -> float | None:
 
 
 def chunk_info(chunks: Iterable[Mapping[str, Any]]) -> ChunkInfo:
-    """Start, stop and requested bytes of chunks by file and entry range, from their dictionaries."""
+    """Start, stop and requested bytes of each chunk, keyed by file and entry range."""
     known = (chunk for chunk in chunks if all(name in chunk for name in KEY_OF_INFO))
     return {tuple(chunk[name] for name in KEY_OF_INFO): tuple(map(chunk.get, OF_INFO)) for chunk in known}
 
 
 def chunks_of_info(info: ChunkInfo) -> pa.Table:
-    """Attempts of chunks from the result of `chunk_info`."""
     rows = [dict(zip((*KEY_OF_INFO, *OF_INFO), (*key, *values), strict=True)) for key, values in info.items()]
     for row in rows:
         known = row["t_start"] is not None and row["t_end"] is not None
@@ -246,10 +240,10 @@ def chunks_of_info(info: ChunkInfo) -> pa.Table:
 
 
 def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What chunks passed through, by section, of a dictionary each: {section: {amount: value}}.
+    """Summary of the sections in chunk dictionaries: {section: {amount: value}}.
 
-    `count` is the number of chunks; of what was measured there are `total_`, `mean_`, `min_` and `max_` over chunks of
-    `duration` [s], `mem_delta_mb` [MiB] and `bytes`.
+    `count` is the number of chunks. If measured, `duration` [s], `mem_delta_mb` [MiB] and `bytes` are summarised over
+    chunks, with the prefixes `total_`, `mean_`, `min_` and `max_`.
     """
     found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for chunk, (key, (_, _, amount)) in product(chunks, TRACKED.items()):
@@ -264,7 +258,6 @@ def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def _of_each_chunk(table: pa.Table, *columns: str) -> dict[int, list[dict[str, Any]]]:
-    """Rows of a table joined to the chunks, by the chunk's identity."""
     rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in table.select(["chunk", *columns]).to_pylist():
         rows[row["chunk"]].append(row)
@@ -280,18 +273,17 @@ def _row(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def in_bytes(mebibytes: float | None) -> int | None:
-    """Amount in bytes."""
     return None if mebibytes is None else round(mebibytes * MIB)
 
 
-# Arguments of plots
+# Plot arguments
 
 IN_METRICS: Final = {
     "tracking_data": "tracking_data",
     "span_metrics": "raw_span_metrics",
     "chunk_metrics": "raw_chunk_metrics",
 }
-"""Arguments that stand among metrics, by the names that they have there."""
+"""Maps plot arguments that are also metrics to the names of these metrics."""
 
 ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "tracking_data": ("samples", samples_of),
@@ -300,24 +292,24 @@ ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "span_metrics": ("span_metrics", dict),
     "metrics": ("reported", dict),
 }
-"""Arguments of 0.1.2, with the field of a run that each replaces, and the function that builds it."""
+"""Maps each plot argument of version 0.1.2 to the run field that it replaces and the function that builds this
+field."""
 
 NOT_GIVEN: Final = (
     *("branch_reads", "sections", "preprocessing", "tasks", "lifetimes", "sampling", "worker_states"),
-    "client_steps",
+    *("client_steps", "worker_requests"),
 )
-"""Records that none of these arguments has."""
 
 
 class Older(NamedTuple):
-    """A run with the given data, and inputs of plots that are not in records."""
+    """A run with the given data, and plot inputs that are not in its records."""
 
     run: Run
     inputs: dict[str, Any]
 
 
 def argument_of(data: object) -> str | None:
-    """Name of the argument that has data of this shape; None if there is none."""
+    """Name of the plot argument that matches the shape of the data, or None."""
     if isinstance(data, Mapping):
         if any(isinstance(key, tuple) for key in data):
             of_chunks = all(isinstance(values, Sequence) for values in data.values())
@@ -327,7 +319,7 @@ def argument_of(data: object) -> str | None:
 
 
 def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
-    """Run with the given data in place of its own, and with its reported data in the shapes of 0.1.2."""
+    """Replace a run's records with the given data, and convert its reported 0.1.2 data to records."""
     if run is None:
         among, taken = given.get("metrics") or {}, {ARGUMENTS[name][0] for name in given}
         found = {name: among[key] for name, key in IN_METRICS.items() if among.get(key)}
@@ -355,7 +347,6 @@ def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
 
 
 def run_without_records(*moments: float) -> Run:
-    """A run with unknown records, except for moments."""
     absent = dict.fromkeys(NOT_GIVEN, "they were not given")
     absent |= {field: f"pass {argument}=, or a measurement" for argument, (field, _) in ARGUMENTS.items()}
     start, stop = min(moments, default=0.0), max(moments, default=0.0)

@@ -1,6 +1,6 @@
-"""What is concluded from metrics: verdict, advice, stragglers, balance of workers."""
+"""Conclusions from metrics: verdict, advice, stragglers, worker balance."""
 
-# these add to the catalogue of metrics, in its order
+# importing these modules adds their metrics to the catalogue, in this order
 from roastcoffea.diagnosis import completeness, findings, verdict  # noqa: F401, I001
 from roastcoffea.diagnosis import slowness  # noqa: F401
 from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict

@@ -1,4 +1,4 @@
-"""Recommend one chunk size: the replay weighs everything that depends on it, within the workers' memory."""
+"""Recommend a chunk size within memory limits, based on replays."""
 
 from __future__ import annotations
 
@@ -23,35 +23,33 @@ IN_PROCESS: Final = ("read", "decompress", "cpu", "lock", "wait")
 
 
 class ChunkSize(NamedTuple):
-    """A recommended chunk size; `size` is None if there is none, and `reason` says why."""
+    """A recommended chunk size. If `size` is None, `reason` explains why there is none."""
 
     size: int | None
     now: float
-    """Mean events per chunk in the recorded run."""
+    """Mean number of events per chunk in the recorded run."""
     saving: Saving
-    """Wall time that it would save."""
     fixed: float
-    """Seconds per chunk that do not depend on its size: opening its file, and Dask's overhead for its task."""
+    """Fixed cost per chunk in seconds: opening the file, plus Dask's overhead per task."""
     in_process: float | None
-    """Fixed seconds in process(); None if chunks are too similar to estimate them."""
+    """Fixed cost per chunk in process(), in seconds; None if chunks are too similar for an estimate."""
     memory: float | None = None
-    """Memory that a worker would need, in bytes."""
+    """Memory that a worker needs at the recommended size, in bytes."""
     reason: str | None = None
     removal: Removal | None = None
-    """Chunks of that size in place of the recorded ones, for a replay with other changes before it."""
+    """The removal that resizes the chunks. A replay applies it after all other changes."""
     asked: int | None = None
-    """The chunk size that the Runner was given, where its files were cut by it."""
+    """The Runner's chunk size, if consistent with the largest chunk."""
     largest: float = np.nan
-    """Events of the largest chunk."""
+    """Number of events in the largest chunk."""
 
     @property
     def is_larger(self) -> bool:
-        """Whether chunks of that size are larger than what the Runner was given, else than all that there were."""
+        """Whether the recommended size exceeds the Runner's chunk size or, if that is unknown, the largest chunk."""
         return self.size is not None and self.size > self._present
 
     @property
     def is_smaller(self) -> bool:
-        """Whether chunks of that size are smaller than that."""
         return self.size is not None and self.size < self._present
 
     @property
@@ -60,13 +58,12 @@ class ChunkSize(NamedTuple):
 
     @property
     def usual(self) -> int:
-        """The chunk size that the Runner was given, as far as its chunks have it; else their events on average."""
+        """The Runner's chunk size, if consistent with the chunks; otherwise, the mean number of events per chunk."""
         given = self.asked or 0
         return given if self.now / 2 < given < 2 * self.now else round(self.now)
 
     @property
     def line(self) -> str | None:
-        """Argument for the Runner."""
         return None if self.size is None else f"chunksize={self.size}"
 
 
@@ -74,14 +71,14 @@ NOTHING: Final = Saving(0.0, 0.0, 0.0)
 
 
 def recommended(savings: Savings, memory: Fit | None = None, reread: float = 0.0) -> ChunkSize:
-    """Weigh chunk sizes.
+    """Compare chunk sizes and recommend one.
 
     Parameters
     ----------
     memory
-        What workers need and have, if known.
+        Workers' memory needs and limit, if known.
     reread
-        Share of basket bytes read again because baskets span two chunks.
+        Fraction of basket bytes that are re-read because baskets span two chunks.
     """
     replay = savings.replay
     reason = replay if isinstance(replay, str) else "no chunk has events"
@@ -92,8 +89,6 @@ def recommended(savings: Savings, memory: Fit | None = None, reread: float = 0.0
 
 @dataclass(frozen=True)
 class _Weighed:
-    """Chunk sizes of a run."""
-
     savings: Savings
     replay: Calibrated
     memory: Fit | None
@@ -101,51 +96,50 @@ class _Weighed:
 
     @cached_property
     def chunks(self) -> list[Chunks]:
-        """Chunks with a result, by stage."""
-        return [_counted(chunks) for chunks in self.replay.chunks]
+        """Chunks with a result, by stage. Stages without events are excluded, because they cannot be resized."""
+        return [_counted(chunks) for chunks in self.replay.chunks if chunks.events.any()]
 
     @cached_property
     def events(self) -> Integers:
-        """Events of each chunk."""
         return np.concatenate([chunks.events for chunks in self.chunks])
 
     @cached_property
     def now(self) -> float:
-        """Events per chunk."""
         return float(self.events.mean())
 
     @cached_property
     def law(self) -> ChunkLaw | str:
-        """Law of a chunk's duration by its number of events, or why it is unknown."""
         return law_of(self.chunks)
 
     def best(self) -> ChunkSize:
-        """The size that saves most; among equally good ones, the nearest."""
+        """Find the size with the largest saving. Of equally good sizes, prefer the one closest to the current size."""
         files = (cut(chunks, int(chunks.stop.max())) for chunks in self.chunks)
         whole = sum(float((file.stop - file.start).sum()) for file in files)
         if abs(whole / self.events.sum() - 1) > 0.1:
-            return self._none("chunks of its files overlap, or many were left out")
+            return self._none("chunks overlap within files, or many chunks were left out")
         too_large = not self._fits(self.now)
         removals = {size: self._cut_to(size) for size in self._sizes()}
-        # many small chunks take longest to replay, and seldom save anything
+        # replays with many small chunks take the longest, and small chunks rarely save time
         found = {
             size: NOTHING if not too_large and self.replay.saves_nothing(one) else self.savings.changed(one)
             for size, one in removals.items()
         }
         if not found:
-            return self._none("each file is already one chunk, or chunks of other sizes need too much memory")
+            return self._none("each file is already one chunk, or chunks of other sizes would need too much memory")
         least = max(one.seconds for one in found.values()) - 0.01 * self.replay.measured
         good = [size for size, one in found.items() if one.seconds >= least]
         size = min(good, key=lambda one: abs(np.log(one / self.now)))
         saving = found[size]
         if saving.low <= 0 and not too_large:
-            return self._none("no other size saves more than the error of the prediction")
+            return self._none("no other size saves more than the prediction error")
         if isinstance(self.law, str):
-            # nothing measured it: process() may be all fixed cost
+            # without a fitted law, all time in process() may be a fixed cost
             removal = self._removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS))
             other = self.savings.changed(removal)
             saving = saving._replace(low=min(saving.low, other.low), high=max(saving.high, other.seconds))
-        return self._none("workers already lack memory with the present chunks" if too_large else None)._replace(
+        return self._none(
+            "workers are already short of memory with the current chunks" if too_large else None
+        )._replace(
             size=size,
             saving=saving,
             memory=None if self.memory is None else self.memory.peak(size),
@@ -153,7 +147,7 @@ class _Weighed:
         )
 
     def _none(self, reason: str | None) -> ChunkSize:
-        """No size, with what is known of the present one."""
+        """Describe the current size, without a recommendation."""
         fixed = sum(float(getattr(chunks.parts, name).sum()) for chunks in self.chunks for name in FIXED)
         in_process, largest = None, float(self.events.max())
         if not isinstance(self.law, str):
@@ -164,7 +158,7 @@ class _Weighed:
                 for place, name in enumerate(chunks.datasets)
             ]
             in_process = float(sum(sums) / len(self.events))
-        # coffea cuts a file into chunks of equal size, which lie between half of what was asked for and twice as much
+        # coffea splits a file into equal chunks, each between half and twice the requested size
         given = {call.options.get("chunksize") for call in self.savings.run.calls}
         asked = given.pop() if len(given) == 1 else None
         asked = asked if isinstance(asked, int) and asked / 2 <= largest <= 2 * asked else None
@@ -173,14 +167,14 @@ class _Weighed:
         )
 
     def _sizes(self) -> list[int]:
-        """Sizes to try: not above the largest file, and within the available memory."""
+        """Sizes to try, limited by the largest file and the available memory."""
         longest, known = largest_file(self.savings.run), max(int(chunks.stop.max()) for chunks in self.chunks)
-        # of many chunks only sizes that are not far from the present one: each takes half a second
+        # with many chunks, try only sizes near the current one: each replay takes half a second
         powers = range(-2, 4) if len(self.events) > 100_000 else range(-4, 6)
         sizes = {max(int(float(f"{self.now * 2.0**power:.2g}")), 1) for power in powers if power}
-        # if chunks were left out, files may be longer than recorded, so their size is unknown
+        # if chunks were left out, files may contain more events than their recorded chunks
         sizes = {one for one in sizes if one < known} if longest is None else {min(one, longest) for one in sizes}
-        # a scheduler would not cope with more chunks
+        # the scheduler could not handle more chunks
         most = self.events.sum() / 2_000_000
         return [rounded_down(size) for size in sorted(sizes) if size >= most and self._fits(size)]
 
@@ -188,14 +182,13 @@ class _Weighed:
         return self.memory is None or self.memory.limit_for(size) <= self.memory.limit
 
     def _cut_to(self, size: int) -> Removal:
-        """Chunks of another size, by the law of their duration, if that is known."""
         law = self.law
         if isinstance(law, str):
             return self._removal(lambda chunks: _scaled(chunks, size, self.reread))
         return self._removal(lambda chunks: self._by_law(chunks, law, size))
 
     def _by_law(self, chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
-        """Chunks by the law, with what remains of each part after earlier changes, which the law does not know."""
+        """Chunks predicted by the law, with each part scaled by the same factor as in earlier changes."""
         before = next((old for old in self.chunks if np.array_equal(old.row, chunks.row)), chunks)
         made = by_law(chunks, law, size)
         every = zip(Parts._fields, made.parts, before.parts, chunks.parts, strict=True)
@@ -204,10 +197,12 @@ class _Weighed:
         )
 
     def _removal(self, made: Callable[[Chunks], Chunks]) -> Removal:
-        """Chunks of another size; start-up belongs to processes, and failures happen, however many chunks there are."""
+        """Removal that changes the chunk size but not start-up or failed attempts."""
         first = [0.0]
 
         def change(chunks: Chunks) -> Chunks:
+            if not chunks.events.any():
+                return chunks
             counted = _counted(chunks)
             first.append(float(counted.parts.first.sum()) / self.replay.workers)
             found = made(counted.with_parts(first=np.zeros(len(counted))))
@@ -219,7 +214,7 @@ class _Weighed:
 
 
 def largest_file(run: Run) -> int | None:
-    """Entries of the largest file; None if chunks were left out."""
+    """Number of entries in the largest file; None if unknown, e.g. because of `maxchunks`."""
     if any(call.options.get("maxchunks") is not None for call in run.calls):
         return None
     finished = all(call.outcome == FINISHED for call in run.calls)
@@ -233,16 +228,16 @@ def _counted(chunks: Chunks) -> Chunks:
 
 
 def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = ()) -> Chunks:
-    """Chunks of another size: the same time per event, plus the fixed cost."""
+    """Resized chunks with the same time per event and the same fixed cost per chunk."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
     more, parts = len(share) / len(chunks), {}
-    # baskets that span two chunks are read by both
+    # both chunks read a basket that spans their boundary
     always = dict.fromkeys(("read", "decompress"), reread) | dict.fromkeys((*FIXED, *fixed), 1.0)
     for name, seconds in chunks.parts._asdict().items():
         part = always.get(name, 0.0)
         made = seconds[pieces.row] * (part + (1 - part) * share)
-        # pieces stand for some chunks: together they take as long as all chunks
+        # pieces may come from only some of the chunks, so scale them to the total for all chunks
         total, expected = float(made.sum()), float(seconds.sum()) * (part * more + 1 - part)
         parts[name] = made * (expected / total) if total else made
     return chunks.recut(*pieces, Parts(**parts))

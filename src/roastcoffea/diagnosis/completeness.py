@@ -1,4 +1,4 @@
-"""Missing data and failed attempts: what a run lacks, why, and the line that processes the rest."""
+"""Missing data and failed attempts: their extent and causes, and code to process what is missing."""
 
 from __future__ import annotations
 
@@ -24,33 +24,32 @@ from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records import workers as task_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall
-from roastcoffea.units import BYTE, FRACTION, are, counted, number
+from roastcoffea.units import BYTE, FRACTION, are, counted, number, rough
 
 TARGET: Final = 0.6
-"""Share of a worker's limit that chunks may fill: above it Dask spills results to disk (its default)."""
+"""Fraction of a worker's memory limit that chunks may use. Above this, Dask spills results to disk by default."""
 
-WITHOUT_EVENTS: Final = "what chunks take does not depend on their events"
+WITHOUT_EVENTS: Final = "chunk memory does not depend on the number of events"
 
 Row = dict[str, Any]
 
 
 class Fit(NamedTuple):
-    """The chunk size that fits into the memory of a worker's threads, with its inputs."""
+    """The largest chunk size that fits in a worker's memory, with the inputs to the calculation."""
 
     events: int
     dataset: str
-    """The dataset that needs most memory per event."""
+    """Dataset that needs the most memory per event."""
     limit: int
     threads: int
     baseline: float
-    """Resident memory before the first chunk, plus the fixed part of a chunk."""
+    """Resident memory before the first chunk, plus the fixed memory of one chunk per thread."""
     bytes_per_event: float
     at_most: bool
-    """Whether the fitting size may be smaller still, because attempts were killed before their peak."""
+    """Whether an even smaller size may be needed, because attempts were killed before their memory use peaked."""
 
     @property
     def arithmetic(self) -> str:
-        """The computation, written out."""
         threads = f" / {number(self.threads)} threads" if self.threads > 1 else ""
         return (
             f"({BYTE.text(self.limit)} x {TARGET:g} - {BYTE.text(self.baseline)} before chunks){threads} / "
@@ -58,23 +57,22 @@ class Fit(NamedTuple):
         )
 
     def peak(self, events: float) -> float:
-        """Bytes that a worker needs with chunks of this many events on all threads."""
+        """Memory that a worker needs when all its threads process chunks of this size, in bytes."""
         return self.baseline + self.threads * self.bytes_per_event * events
 
     def limit_for(self, events: float) -> float:
-        """Memory limit of a worker that fits chunks of this many events."""
         return self.peak(events) / TARGET
 
 
 def rounded_down(size: float) -> int:
-    """Number of events, rounded down to two digits, so that a slightly longer file is still one chunk."""
+    """Round down to two significant digits. coffea still keeps slightly longer files in one chunk."""
     unit = int(10 ** max(len(str(int(size))) - 2, 0))
     return max(int(size) // unit * unit, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEvidence:
-    """Evidence about memory in a run.
+    """Evidence about a run's memory use.
 
     Attributes
     ----------
@@ -83,9 +81,9 @@ class MemoryEvidence:
     datasets : list of dict
         Rows of `dataset_memory`.
     fit : Fit or None
-        The chunk size that fits; if None, `fit_absent` has the reason.
+        The chunk size that fits in memory. If None, `fit_absent` contains the reason.
     chunk_events : float or None
-        Events of the typical chunk.
+        Median number of events per chunk; None if unknown.
     """
 
     workers: list[dict[str, Any]]
@@ -96,29 +94,25 @@ class MemoryEvidence:
 
     @property
     def killed(self) -> list[dict[str, Any]]:
-        """Workers that were killed, largest loss first."""
         found = [row for row in self.workers if row["killed_by"] is not None]
         return sorted(found, key=lambda row: -row["lost_seconds"])
 
     @property
     def paused(self) -> list[dict[str, Any]]:
-        """Workers that were paused, longest pause first."""
         return sorted((row for row in self.workers if row["paused_seconds"]), key=lambda row: -row["paused_seconds"])
 
     @property
     def spilled(self) -> list[dict[str, Any]]:
-        """Workers that spilled, largest amount first: Dask spills a few bytes on any worker."""
         found = [row for row in self.workers if (row["spilled"] or 0) > 0.01 * (row["memory_limit"] or 0)]
         return sorted(found, key=lambda row: -(row["spilled"] or 0))
 
     @property
     def lacking(self) -> list[dict[str, Any]]:
-        """Workers that were killed, else paused, else spilling."""
         return self.killed or self.paused or self.spilled
 
     @property
     def results_fill_it(self) -> bool:
-        """Whether the results that workers hold, not their chunks, use most of the memory."""
+        """Whether stored results, rather than chunks, use most of a worker's memory."""
         lacking = [row for row in self.workers if row["killed_by"] or row["paused_seconds"] or row["spilled"]]
         return any(
             row["results"] >= 0.5 * row["memory_peak"] for row in lacking if row["results"] and row["memory_peak"]
@@ -126,7 +120,6 @@ class MemoryEvidence:
 
     @property
     def heaviest(self) -> dict[str, Any] | None:
-        """The dataset that needs most memory per event."""
         known = [row for row in self.datasets if row["bytes_per_event"] is not None]
         return max(known, key=lambda row: row["bytes_per_event"], default=None)
 
@@ -138,10 +131,9 @@ class MemoryEvidence:
 def memory_evidence(
     run: Run, worker_memory: pa.Table, dataset_memory: pa.Table | None = None, chunks: pa.Table | None = None
 ) -> MemoryEvidence:
-    """Evidence about memory, and the chunk size that fits."""
     workers = worker_memory.to_pylist()
     datasets = [] if dataset_memory is None else dataset_memory.to_pylist()
-    # of the requested chunks, else of the attempted ones
+    # use the requested chunks or, if they are unknown, the attempted chunks
     every = run.asked if run.asked is not None and len(run.asked) else chunks
     sizes = [] if every is None else pc.subtract(every["entry_stop"], every["entry_start"]).drop_null().to_numpy()
     typical = float(np.median(sizes)) if len(sizes) else None
@@ -151,10 +143,10 @@ def memory_evidence(
 
 
 def _fit(workers: Sequence[Row], datasets: Sequence[Row], floor: float | None, typical: float | None) -> Fit | str:
-    """The chunk size that fits into the smallest worker, or why it is unknown."""
+    """Chunk size for the worker with the least memory per thread, or the reason why it is unknown."""
     limited = [row for row in workers if row["memory_limit"]]
     if not limited or floor is None:
-        return "the memory of workers was not measured" if limited else "no worker has a memory limit"
+        return "worker memory was not measured" if limited else "no worker has a memory limit"
     tightest = min(limited, key=lambda row: row["memory_limit"] / row["threads"])
     limit, threads = tightest["memory_limit"], tightest["threads"]
     known = [row for row in datasets if row["bytes_per_event"]]
@@ -162,7 +154,7 @@ def _fit(workers: Sequence[Row], datasets: Sequence[Row], floor: float | None, t
         return WITHOUT_EVENTS
     worst = max(known, key=lambda row: row["bytes_per_event"], default=None)
     if worst is None:
-        # chunks shared processes: take the joint growth of all threads for their usual chunks
+        # if chunks shared a process, use its memory growth when all threads process typical chunks
         growth = max((row["memory_peak"] - floor for row in limited if row["memory_peak"] is not None), default=0)
         if not typical or growth <= 0:
             return "the memory per event could not be measured for any chunk"
@@ -170,13 +162,12 @@ def _fit(workers: Sequence[Row], datasets: Sequence[Row], floor: float | None, t
         worst = {"dataset": "all datasets", "at_least": 0, "fixed_bytes": 0.0, "bytes_per_event": each}
     used, each = floor + threads * (worst["fixed_bytes"] or 0.0), worst["bytes_per_event"]
     if TARGET * limit <= used:
-        return f"a worker uses {BYTE.text(used)} before any event, and its limit is {BYTE.text(limit)}"
+        return f"a worker uses {BYTE.text(used)} before the first event, and its limit is {BYTE.text(limit)}"
     size = rounded_down((TARGET * limit - used) / threads / each)
     return Fit(size, worst["dataset"], limit, threads, used, each, bool(worst["at_least"]))
 
 
 MOST_NAMED: Final = 3
-"""Number of files that a text names."""
 
 INTERRUPT: Final = "KeyboardInterrupt"
 
@@ -189,8 +180,6 @@ NO_RUNNER: Final = "no Runner was called"
 
 
 class CommonError(NamedTuple):
-    """The error that ended most failed attempts, in one line, and how many it ended."""
-
     text: str
     times: int
 
@@ -199,18 +188,15 @@ class CommonError(NamedTuple):
 
     @property
     def how_often(self) -> str:
-        """How often it occurred, in parentheses; empty if once."""
         return f" ({number(self.times)} times)" if self.times > 1 else ""
 
 
 def shortened(error: str) -> str:
-    """The root cause of an error, shortened to one line."""
     cause = root_cause(error).strip()
     return cause if len(cause) <= 120 else f"{cause[:117]}..."
 
 
 def is_interrupt(error: str | None) -> bool:
-    """Whether an error is Ctrl-C, with or without text."""
     return (error or "").partition(":")[0].strip() == INTERRUPT
 
 
@@ -221,7 +207,7 @@ OUTSIDE: Final = re.compile(
     r"|^ClientResponseError: (429|50[0234])\b",
     re.IGNORECASE,
 )
-"""Words of errors whose cause was neither the analysis nor its files, in errors of these types:"""
+"""Words that mark an error of the types below as external, i.e. not caused by the analysis or its files."""
 
 OF_SYSTEM: Final = re.compile(
     r"OSError|IOError|gaierror|BrokenPipe|CommClosed|Killed|Client|Server|HTTP|Remote|XRootD|(Future)?Cancelled"
@@ -230,11 +216,11 @@ OF_SYSTEM: Final = re.compile(
 )
 
 NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*")
-"""Quoted texts and paths in an error, which may have any words."""
+"""Quoted strings and paths in an error message, ignored because they may contain any word."""
 
 
 def is_outside(error: str | None) -> bool:
-    """Whether another attempt may succeed without a change: no error, Ctrl-C, a lost worker, a timeout, the network."""
+    """Whether a retry may succeed, e.g. after Ctrl-C, a lost worker, a timeout or a network error."""
     if error is None or is_interrupt(error):
         return True
     cause = root_cause(error)
@@ -242,47 +228,46 @@ def is_outside(error: str | None) -> bool:
 
 
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
-    """The most common of these errors; None if there are none."""
     found = Counter(shortened(error) for error in errors if error)
     return CommonError(*found.most_common(1)[0]) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incompleteness:
-    """Data missing from the output of a run.
+    """Data missing from a run's output.
 
     Attributes
     ----------
     files : list of dict
-        Files whose chunks are unknown (`dataset`, `file`, `tree`, `error`): they could not be opened or, without an
-        error, the run failed before reaching them.
+        Files with unknown chunks (`dataset`, `file`, `tree`, `error`). They could not be opened or, if `error` is
+        None, the run failed before reaching them.
     chunks : list of dict
         Chunks without a result (`dataset`, `file`, `tree`, `entry_start`, `entry_stop`).
     events : int
-        Events of those chunks.
+        Number of events in `chunks`.
     events_of_files : float or None
-        Events of those files, estimated by the mean of the opened files; None if there are none.
+        Number of events in `files`, estimated from the mean per opened file; None if no file was opened.
     asked_events : int
-        Events of all requested chunks.
+        Number of events in all requested chunks.
     skipped : int
-        Chunks that `skipbadfiles` left out.
+        Number of chunks skipped because of `skipbadfiles`.
     uncertain : int
-        Chunks without a record in a run that may skip chunks: they may or may not be missing.
+        Number of chunks that may or may not be missing: they have no record, and the run may have skipped some.
     failed_for_good : int
-        Failed attempts of these chunks and files.
+        Number of failed attempts to process `chunks` or open `files`.
     error : CommonError or None
-        The most common error of these attempts, else the error of the run.
+        Most common error in these attempts or, if there is none, the error that ended the run.
     run_error : str or None
-        Error that ended the run or one of its Runner calls; None if all finished.
+        Error that ended the run or a Runner call; None if all calls finished.
     ending : str
-        How the run ended, as a verb.
+        How the run ended, as a predicate such as "was lost".
     remedy : str or None
-        Line to copy that processes the rest; None if nothing is known to be missing.
+        Line of code that processes the missing data; None if no data are known to be missing.
     partial : int
-        Chunks in the partial output of calls that failed.
+        Number of chunks found only in the partial output of failed calls.
     to_fix : CommonError or None
-        The most common error that would come again; None if all causes were outside: a lost worker, a timeout, the
-        network, Ctrl-C.
+        Most common error that would recur; None if all causes were external (a lost worker, a timeout, the network,
+        Ctrl-C).
     """
 
     files: list[Row]
@@ -302,12 +287,12 @@ class Incompleteness:
 
     @property
     def complete(self) -> bool:
-        """Whether the output has everything that was requested, as far as is known."""
+        """Whether no requested data are known to be missing, and no error ended the run."""
         return not self.files and not self.chunks and self.run_error is None
 
     @property
     def share(self) -> float | None:
-        """Share of the events that is lost, with the estimate for files; None if unknown."""
+        """Fraction of events that are missing, including the estimate for unopened files; None if unknown."""
         if self.files and self.events_of_files is None:
             return None
         of_files = self.events_of_files or 0.0
@@ -316,7 +301,6 @@ class Incompleteness:
 
     @property
     def what(self) -> str:
-        """What is missing, and from which files."""
         if not self.files and not self.chunks:
             return f"{self._ended()}: it is unknown whether its output is complete."
         things = [self._unread()] if self.files else []
@@ -327,23 +311,21 @@ class Incompleteness:
 
     @property
     def how_much(self) -> str:
-        """Lost events: known and estimated."""
         about = self.events_of_files if self.files else None
-        lost = [f"{number(self.events)} events{'' if about is None else ' of chunks'}"] if self.chunks else []
+        lost = [f"{number(self.events)} events{'' if about is None else ' in chunks'}"] if self.chunks else []
         if about is not None:
-            of = " of files" if self.chunks else ""
+            of = " in files" if self.chunks else ""
             lost.append(f"about {number(round(about))} events{of} (estimated from the other files)")
-        share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
+        share = "" if self.share is None else f", {rough(self.share, FRACTION)} of all"
         parts = [f"{' and '.join(lost)} are missing{share}"] if lost else []
         if self.files and about is None:
             parts.append(f"the number of events in {counted(len(self.files), 'file')} is unknown")
         failed = f"; {counted(self.failed_for_good, 'attempt')} failed" if self.failed_for_good else ""
-        text = f"{', and '.join(parts) or 'no lost event is known'}{failed}."
+        text = f"{', and '.join(parts) or 'no events are known to be lost'}{failed}."
         return text[0].upper() + text[1:]
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
         if self.to_fix is not None:
             others = " `measurement.missing` lists the other files." if len(self.names) > MOST_NAMED else ""
             return f"Fix this first, or it will fail again: {self._without_names(self.to_fix.text)}.{others}"
@@ -351,19 +333,17 @@ class Incompleteness:
 
     @property
     def line(self) -> str | None:
-        """Line to copy that processes the rest, if nothing has to be fixed first."""
         return self.remedy if self.to_fix is None else None
 
     @property
     def names(self) -> list[str]:
-        """Files that lack data: those without chunks, then the ones that lack most events."""
+        """Files with missing data: files without chunks first, then by number of missing events, largest first."""
         events = dict.fromkeys((row["file"] for row in self.files), 0)
         for row in self.chunks:
             events[row["file"]] = events.get(row["file"], 0) + row["entry_stop"] - row["entry_start"]
         return sorted(events, key=lambda file: (events[file] > 0, -events[file]))
 
     def _unread(self) -> str:
-        """Files without chunks: files that could not be opened, and files that a failed run did not reach."""
         bad = sum(row["error"] is not None for row in self.files)
         left = len(self.files) - bad
         parts = [f"{counted(bad, 'file')} that could not be opened"] if bad else []
@@ -376,7 +356,6 @@ class Incompleteness:
         return f"The run {self.ending} ({shortened(self.run_error or '')})"
 
     def _without_names(self, error: str) -> str:
-        """An error without the file that is named before it."""
         for name in self.names[:MOST_NAMED]:
             error = error.replace(f": '{name}'", "").replace(f": {name}", "")
         return error
@@ -385,7 +364,7 @@ class Incompleteness:
         reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
         reasons += [f"{number(self.uncertain)} without a record, which may be in the output"] if self.uncertain else []
         if self.partial:
-            reasons.append(f"{number(self.partial)} others are only in the partial output that came with the error")
+            reasons.append(f"{number(self.partial)} others are only in the partial output returned with the error")
         ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
         if self.error is not None and not ended and not is_interrupt(self.error.text):
             reasons.append(f"most common error{self.error.how_often}: {self._without_names(self.error.text)}")
@@ -399,7 +378,6 @@ def incompleteness(
     files_to_repeat: MissingFiles,
     failed_work: pa.Table | None = None,
 ) -> Incompleteness:
-    """Data missing from the output; complete if it has everything that was requested."""
     rows = missing_work.to_pylist()
     chunks = [row for row in rows if row["entry_start"] is not None]
     files = [row for row in rows if row["entry_start"] is None]
@@ -412,9 +390,9 @@ def incompleteness(
     errors = {_file(row): row["error"] for row in preprocessing if row["outcome"] == ERROR}
     files = [{name: row[name] for name in PLACE} | {"error": errors.get(_file(row))} for row in files]
     failed = _failed_of(failed_work, chunks, files)
-    # an error after the last call leaves the output whole
+    # an error after the last call does not affect the output
     inside = run.ended_early and any(call.outcome != FINISHED for call in run.calls)
-    ended = (run.error or "no error text was kept") if inside else None
+    ended = (run.error or "no error message was kept") if inside else None
     return Incompleteness(
         files=files,
         chunks=[{name: row[name] for name in (*PLACE, *RANGE)} for row in chunks],
@@ -434,7 +412,6 @@ def incompleteness(
 
 
 def _only_partial(run: Run) -> int:
-    """Number of chunks that are in a partial output and in that of no finished call."""
     names = [*PLACE, *RANGE]
     kept, chunks = partial_output(run), run.chunks
     if chunks is None or not len(kept):
@@ -445,7 +422,7 @@ def _only_partial(run: Run) -> int:
 
 
 class CaughtErrors(NamedTuple):
-    """Errors of tasks that went on: files that they could not open, and exceptions among the values they returned."""
+    """Errors that did not stop a task: unopened files, and exceptions returned as values."""
 
     files: list[str]
     of_files: CommonError | None
@@ -454,11 +431,10 @@ class CaughtErrors(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the results of these tasks lack."""
         parts = []
         if self.files:
             names = named(self.files)
-            parts.append(f"{counted(len(self.files), 'file')} could not be opened in tasks that went on ({names})")
+            parts.append(f"{counted(len(self.files), 'file')} could not be opened in tasks that continued ({names})")
         if self.returned:
             parts.append(f"tasks returned {counted(self.returned, 'exception')} among their values")
         errors = [str(error) for error in (self.of_files, self.of_returned) if error is not None]
@@ -467,7 +443,7 @@ class CaughtErrors(NamedTuple):
 
 
 def caught_errors(run: Run) -> CaughtErrors | None:
-    """Errors of tasks that went on, except of files that the same attempt read; None if there are none."""
+    """Errors that did not stop a task, if any. Files that the same attempt also read are excluded."""
     if run.chunks is None:
         return None
     errors = pc.and_(pc.equal(run.chunks["outcome"], ERROR), run.chunks["wall_seconds"].is_null())
@@ -481,17 +457,15 @@ def caught_errors(run: Run) -> CaughtErrors | None:
 
 
 def named(files: Sequence[str]) -> str:
-    """Names of the first few of these files."""
     more = [f"and {number(len(files) - MOST_NAMED)} more files"] if len(files) > MOST_NAMED else []
     return ", ".join([*files[:MOST_NAMED], *more])
 
 
 def state_of(run: Run, missing: Incompleteness | None) -> str:
-    """State of a run in a few words, such as "complete"; `missing` is None where it is not known what is missing."""
     if run.outcome == LOST:
         return LOST
     if run.outcome == FAILED:
-        # what interrupts after the last Runner call leaves its output whole
+        # interrupts after the last Runner call do not affect the output
         error = missing.run_error if missing is not None and missing.run_error else run.error or ""
         return INTERRUPTED if is_interrupt(error) else BROKEN
     if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
@@ -511,9 +485,10 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _without_record(
     run: Run, chunks: Sequence[Row], skipped: set[tuple[Any, ...]]
 ) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
-    """Chunks of finished calls that no record shows as skipped: in the output, or unknown.
+    """Split the unskipped chunks of finished calls into those in the output and uncertain ones.
 
-    A call that skips nothing raises when a chunk fails, so its output is complete; otherwise coffea's report decides.
+    Without `skipbadfiles`, a call raises an error if a chunk fails, so a finished call's output is complete. For other
+    calls, coffea's report decides.
     """
     inside: set[tuple[Any, ...]] = set()
     unknown: set[tuple[Any, ...]] = set()
@@ -526,7 +501,6 @@ def _without_record(
 
 
 def _has_all(run: Run, call: RunnerCall, lost: int) -> bool:
-    """Whether the output of a call has everything that was not skipped."""
     if call.options.get("skipbadfiles") is False:
         return True
     entries = (call.report or {}).get("entries")
@@ -536,7 +510,6 @@ def _has_all(run: Run, call: RunnerCall, lost: int) -> bool:
 
 
 def _events(asked: pa.Table | None) -> int:
-    """Events of the requested chunks, each counted once."""
     if asked is None:
         return 0
     chunks = asked.filter(asked["entry_start"].is_valid()).group_by([*PLACE, *RANGE]).aggregate([])
@@ -544,7 +517,6 @@ def _events(asked: pa.Table | None) -> int:
 
 
 def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | None:
-    """Events of files that were not opened: the mean over opened files of the dataset, else over all."""
     if asked is None or not files:
         return 0.0 if not files else None
     chunks = asked.filter(asked["entry_start"].is_valid()).select(["dataset", "file", "entry_stop"]).to_pandas()
@@ -554,7 +526,7 @@ def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | N
 
 
 def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[Row]) -> list[Row]:
-    """Failed attempts of missing chunks and files, without those that never began, or were cut off or interrupted."""
+    """Failed attempts at missing chunks and files, excluding attempts that never ran or were interrupted."""
     if failed is None:
         return []
     names = ["dataset", "file", *RANGE]
@@ -573,7 +545,6 @@ def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[R
 
 
 def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: MissingFiles) -> str | None:
-    """Lines that process what is missing, and nothing twice."""
     trees = [row["tree"] for row in (*chunks, *files) if row["tree"]]
     tree = f', treename="{trees[0]}"' if trees else ""
     what = ["missing_fileset(fileset)"] if chunks or files else []
@@ -586,13 +557,14 @@ def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: MissingFiles) ->
 # Failed attempts
 
 FEWEST: Final = 2
-"""Chunks that must have failed before anything is said of where."""
+"""Minimum number of failed chunks before the worker, host, file or dataset they share is named."""
 
 
 class Cluster(NamedTuple):
-    """A name shared by most failures, far more often than by all attempts.
+    """Failures on a worker or host, or in a file or dataset, compared with chance.
 
-    Tested with the hypergeometric distribution over chunks: attempts of one chunk on one worker count once.
+    The probability comes from the hypergeometric distribution over chunks. Repeated attempts at a chunk on the same
+    worker are counted once.
     """
 
     kind: str
@@ -602,31 +574,31 @@ class Cluster(NamedTuple):
     all_failed: int
     all_tried: int
     probability: float
-    """Chance of as many failures under this name, times the number of names tested."""
+    """Probability of at least this many failures by chance, multiplied by the number of names tested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureEvidence:
-    """Failed attempts, except those whose worker was killed for its memory.
+    """Failed attempts, excluding those on workers killed for exceeding their memory limit.
 
     Attributes
     ----------
     attempts : int
-        Attempts of chunks that raised an error or were lost with their worker.
+        Number of chunk attempts that raised an error or were lost with their worker.
     chunks : int
-        Number of their chunks.
+        Number of chunks with failed attempts.
     repeated : int
-        Chunks of these that succeeded in another attempt.
+        Number of these chunks for which another attempt succeeded.
     seconds : float
-        Thread seconds of the attempts.
+        Thread time spent on these attempts, in seconds.
     by_reason : mapping
-        Thread seconds by reason.
+        Thread time in seconds, by reason.
     error : CommonError or None
         The most common error.
     cluster : Cluster or None
-        Name on which they cluster; None if they do not.
+        Worker, host, file or dataset with a cluster of failures; None if there is no cluster.
     common : Cluster or None
-        Name that all of them share, and not all attempts, where they are too few for a cluster.
+        Worker, host, file or dataset shared by all failures but not by all attempts, if there is no cluster.
     """
 
     attempts: int
@@ -647,7 +619,6 @@ def failure_evidence(
     lifetimes: pa.Table | None = None,
     memory_evidence: MemoryEvidence | None = None,
 ) -> FailureEvidence:
-    """Attempts that failed for reasons other than memory."""
     killed = [] if memory_evidence is None else [row["worker"] for row in memory_evidence.killed]
     failed, place = _not_for_memory(failed_work.to_pandas(), killed), ["dataset", "file", *RANGE]
     tested = _tested(chunks, failed, place, lifetimes) if len(failed) else []
@@ -656,7 +627,7 @@ def failure_evidence(
     )
     if cluster is not None and cluster.probability >= 0.01:
         cluster = None
-    # the name with the fewest attempts that has all failures, but not all attempts
+    # names shared by all failures but not by all attempts; report the name with the fewest attempts
     shared = [one for one in tested if FEWEST <= one.failed == one.all_failed and one.tried < one.all_tried]
     places = failed[place].drop_duplicates()
     done = places.merge(counted_chunks.select(place).to_pandas().drop_duplicates()) if len(failed) else places
@@ -674,7 +645,7 @@ def failure_evidence(
 
 
 def _not_for_memory(failed: pd.DataFrame, killed: list[str]) -> pd.DataFrame:
-    """Failed attempts of chunks that took time, but not by Ctrl-C or with a worker that was killed for its memory."""
+    """Failed chunk attempts that took time, except interrupts and attempts lost because a worker ran out of memory."""
     with_worker = failed["worker"].isin(killed) & failed["reason"].isin([task_records.LOST, REPEATED])
     own = (
         failed["kind"].eq(task_records.PROCESSOR)
@@ -685,9 +656,9 @@ def _not_for_memory(failed: pd.DataFrame, killed: list[str]) -> pd.DataFrame:
 
 
 def _tested(chunks: pa.Table, failed: pd.DataFrame, place: list[str], lifetimes: pa.Table | None) -> list[Cluster]:
-    """Names with failures, each with the chance of as many, corrected for all names.
+    """Names with failures, each with the probability of at least that many failures by chance.
 
-    Of two equally unlikely ones the first is reported.
+    The probability is corrected for the number of names. Of two equally unlikely names, the first is reported.
     """
     names = [*place, "worker"]
     bad = failed.loc[failed["reason"] != REPEATED, names]
@@ -695,7 +666,7 @@ def _tested(chunks: pa.Table, failed: pd.DataFrame, place: list[str], lifetimes:
     every["bad"] = every.index >= len(chunks)
     every["chunk"] = every.groupby(place, dropna=False).ngroup()
     if lifetimes is not None:
-        # a worker that came back has several lifetimes
+        # a worker that reconnected has several lifetimes
         every["host"] = every["worker"].map(
             lifetimes.select(["worker", "host"]).to_pandas().groupby("worker").max()["host"]
         )

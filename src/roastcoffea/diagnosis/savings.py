@@ -1,8 +1,8 @@
-"""Potential savings: what a finding takes out of a run, and its wall time then, by the replay."""
+"""Potential savings, estimated by replaying a run without a finding's cause."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact
 from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.statistics import Numbers
@@ -22,15 +23,15 @@ from roastcoffea.replay.stages import Known, Recorded, Stage, recorded_with
 from roastcoffea.units import FRACTION
 
 MOST: Final = 2000
-"""Most chunks of a replay."""
+"""Maximum number of chunks to replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A change of a whole run.
+    """A change to a run, applied in a replay.
 
-    `stages` are the kinds left out entirely. `balanced` keeps all threads busy to the end, `client` leaves out time
-    outside all stages.
+    `stages` lists the kinds of stages to omit. `balanced` keeps all threads busy until the end. `client` omits the
+    time outside all stages.
     """
 
     scenario: Scenario = UNCHANGED
@@ -39,7 +40,6 @@ class Removal:
     client: bool = False
 
     def then(self, other: Removal) -> Removal:
-        """Both changes, in sequence."""
         return Removal(
             self.scenario.then(other.scenario),
             (*self.stages, *other.stages),
@@ -49,12 +49,12 @@ class Removal:
 
 
 class Calibrated:
-    """A run with its own replay.
+    """Replays a run with and without changes. The unchanged replay is the baseline.
 
     Parameters
     ----------
     run
-        The unchanged run: see `recorded_with`.
+        The recorded run; see `recorded_with`.
     """
 
     def __init__(self, run: Recorded) -> None:
@@ -64,7 +64,7 @@ class Calibrated:
         self.stages = [self._within_its_time(stage) for stage in run.stages]
 
     def _within_its_time(self, stage: Stage) -> Stage:
-        """A scheduler's time for each task is assumed: it cannot have been the limit if threads were busy."""
+        """Cap the assumed scheduler time per task, because busy threads were not waiting for the scheduler."""
         if stage.chunks is None:
             return stage
         busy = float(stage.chunks.parts.total.sum()) / (self._slots * stage.seconds)
@@ -73,27 +73,26 @@ class Calibrated:
 
     @cached_property
     def repeats(self) -> int:
-        """Number of replays of each change."""
         chunks = sum(min(len(stage.chunks or stage.load), MOST) for stage in self.stages)
         return int(np.clip(MOST // max(chunks, 1), 3, 8))
 
     @cached_property
     def base(self) -> Numbers:
-        """Seconds of each replay of the unchanged run."""
+        """Wall times from replays of the unchanged run, in seconds."""
         return self._seconds(Removal())
 
     @cached_property
     def error(self) -> float:
-        """Relative error of replaying the unchanged run."""
+        """Relative error of the unchanged replay's wall time."""
         return self._expected(self.base) / self.measured - 1
 
     def saved(self, removal: Removal) -> tuple[float, float]:
-        """Wall time saved by a change in seconds, and its standard deviation by chance."""
+        """Wall time saved by a change, and its standard deviation across replays, both in seconds."""
         found = (self.base - self._seconds(removal)) / (1 + self.error)
         return self._expected(found), float(np.std(found, ddof=1))
 
     def saves_nothing(self, removal: Removal) -> bool:
-        """Whether the threads would be busy for as long as the run is, whatever the schedule."""
+        """Whether the remaining work alone would keep all threads busy for the whole run."""
         busy = 0.0 if removal.client else self._run.client
         for stage in self.stages:
             if stage.chunks is not None and stage.kind not in removal.stages:
@@ -101,12 +100,11 @@ class Calibrated:
         return busy >= float(self.base.max())
 
     def _expected(self, repeats: Numbers) -> float:
-        """Result of replaying the run's own chunks; the mean of samples."""
+        """Wall time from a replay of all chunks or, if there are too many, the mean over replays of samples."""
         whole = all(len(chunks) <= MOST for chunks in self.chunks)
         return float(repeats[0] if whole else repeats.mean())
 
     def _seconds(self, removal: Removal) -> Numbers:
-        """Seconds of the whole run with a change, in each repeat."""
         total = np.full(self.repeats, 0.0 if removal.client else self._run.client)
         for stage in self.stages:
             if stage.kind not in removal.stages:
@@ -119,40 +117,40 @@ class Calibrated:
         seconds = self._replayed(stage, load, removal.scenario, seed).seconds
         if not removal.balanced:
             return seconds
-        # threads idle during merges are not a matter of balance
+        # idle threads during merges are not a sign of imbalance
         apart = removal.scenario.then(Scenario(merging=lambda _: Merging()))
         done, costs = self._replayed(stage, load, apart, seed), apart.costs(stage.costs)
         busy = (done.busy + len(load) * costs.gap) / self._slots + costs.latency + costs.cold_wait
         return seconds - max(done.seconds - busy, 0.0)
 
     def _replayed(self, stage: Stage, load: Load, change: Scenario, seed: int) -> Replayed:
-        # a core for each thread: what chunks waited for cores is in their time
+        # one core per thread, because chunk times already include waits for cores
         cluster = Cluster(threads=self._run.threads, hosts=[(1, float("inf"))] * self.workers)
         merging, costs = change.merging(stage.merging), change.costs(stage.costs)
-        # what storage serves does not change: one turn is enough
+        # the storage rate is constant, so a single round is enough
         return replayed(load, cluster, costs, merging, turns=1, most=MOST, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """What a finding takes out of a run.
+    """The part of a run that fixing a finding would remove.
 
     Parameters
     ----------
     removal
-        The change for the replay; without one, all threads share the time.
+        The change to replay; if None, the freed time is spread over all threads.
     seconds
-        Thread seconds that it frees, for runs without a replay.
+        Seconds of thread time freed; used if the run cannot be replayed.
     rows
-        Thread seconds of the finding's rows, by class of the time ledger.
+        Seconds of thread time in the finding's rows, by time class.
     inside
-        For a slow worker, host, file or chunk: its thread seconds by class of the time ledger.
+        Seconds of thread time lost to a slow worker, host, file or chunk, by time class.
     last
-        Whether it comes after all others: a chunk size, as other changes are those of the recorded chunks.
+        Whether to apply the removal last. Chunks are resized last, because other changes apply to the recorded chunks.
     at_most
-        Whether any remedy removes less: the saving is an upper bound.
+        Whether the saving is an upper bound, because real remedies remove less.
     known
-        The saving, where it is known already.
+        The saving, if already known.
     """
 
     removal: Removal | None = None
@@ -165,25 +163,26 @@ class Taken:
 
     @property
     def freed(self) -> float:
-        """Thread seconds that it frees."""
-        return sum(self.rows.values()) if self.seconds is None else self.seconds
+        return sum(self.rows.values()) if self.seconds is None else self.seconds + self.rows.get(WAITS, 0.0)
 
 
-# Changes of chunks
+WAITS: Final = "waiting for a core or the interpreter"
+"""Row in findings about CPU time, for the waits that shrink in proportion to it."""
+
+
+# Changes to chunks
 
 
 def of_chunks(change: Callable[[Chunks], Chunks]) -> Removal:
-    """Change the chunks."""
     return Removal(Scenario(chunks=change))
 
 
 def without_parts(*names: str) -> Removal:
-    """Remove these parts of chunks."""
     return of_chunks(lambda chunks: chunks.with_parts(**{name: np.zeros(len(chunks)) for name in names}))
 
 
 def without_cpu(seconds: Numbers) -> Removal:
-    """Remove CPU time in process(), in seconds of each counted chunk."""
+    """Subtract this much CPU time in process(), in seconds, from each counted chunk."""
 
     def change(chunks: Chunks) -> Chunks:
         return with_computing(chunks, cpu=np.maximum(chunks.parts.cpu - in_order(seconds, chunks, 0.0), 0.0))
@@ -192,7 +191,7 @@ def without_cpu(seconds: Numbers) -> Removal:
 
 
 def in_order(values: Numbers, chunks: Chunks, failed: float) -> Numbers:
-    """Values of the counted chunks for the chunks of a replay, which also has failed attempts."""
+    """Map the counted chunks' values to a replay's chunks. Failed attempts get the value `failed`."""
     return np.where(chunks.row >= 0, values[np.maximum(chunks.row, 0)], failed)
 
 
@@ -203,25 +202,26 @@ SLOW_PARTS: Final = {
     "build": OPENING,
     "read": ("read",),
     "blocked": ("wait",),
+    "write_wait": ("wait",),
     "checkpoint": ("wait",),
 }
-"""Parts of chunks that are slow, by the phase that takes the most of the excess; where that is another one, the CPU."""
+"""Maps each slow phase to the parts of the chunk to shorten first. Other phases use OF_CPU."""
 
 BY_CHANCE: Final = ("lock", "contention", "first", "failed", "overhead")
-"""Parts that no slow worker or file is blamed for; waiting for cores and the interpreter goes with CPU time."""
+"""Parts not attributed to a slow worker or file. Waits for cores and the GIL scale with CPU time."""
 
 
 def without_excess(factors: Numbers, phases: Sequence[str | None]) -> Removal:
-    """Multiply the durations of counted chunks by factors: first in the parts of their slow phase, if that is known."""
+    """Scale the durations of counted chunks. If the slow phase is known, its parts are shortened first."""
 
     def change(chunks: Chunks) -> Chunks:
         own = {name: seconds for name, seconds in chunks.parts._asdict().items() if name not in BY_CHANCE}
         excess = sum(own.values(), np.zeros(len(chunks))) * (1 - in_order(factors, chunks, 1.0))
-        # failed attempts are in row -1
+        # failed attempts have row -1
         phase = np.array([*phases, None], object)[chunks.row]
         for one in dict.fromkeys(phases):
             rows = phase == one
-            # what the slow parts do not have is the others'
+            # the other parts share the remaining excess
             for names in (SLOW_PARTS.get(one, OF_CPU) if one else (), tuple(own)):
                 total = sum((own[name] for name in names), np.zeros(len(chunks)))
                 less = np.where(rows, np.minimum(excess, total), 0.0)
@@ -233,7 +233,7 @@ def without_excess(factors: Numbers, phases: Sequence[str | None]) -> Removal:
 
 
 class Saving(NamedTuple):
-    """Wall time that a run would save, between `low` and `high`, or an upper bound."""
+    """Wall time saved by a change: between `low` and `high`, or at most `seconds` if `at_most` is true."""
 
     seconds: float
     low: float
@@ -241,22 +241,21 @@ class Saving(NamedTuple):
     at_most: bool = False
 
     def up_to(self, most: float) -> Saving:
-        """The saving, limited to this many seconds."""
         return self._replace(seconds=min(self.seconds, most), low=min(self.low, most), high=min(self.high, most))
 
 
 @dataclass(frozen=True, eq=False)
 class Savings:
-    """Potential savings of a run.
+    """A run's potential savings.
 
     Parameters
     ----------
     run, ledger
-        The records and their time ledger.
+        The run's records and time ledger.
     workers
         Average number of workers.
     counted
-        Attempts of chunks that counted.
+        Chunk attempts whose results were used.
     """
 
     run: Run
@@ -266,7 +265,7 @@ class Savings:
 
     @cached_property
     def replay(self) -> Calibrated | str:
-        """Replay of the run, or why there is none."""
+        """The run's replay, or the reason why it cannot be replayed."""
         try:
             known = Known(self.workers or 0.0, self.counted, ledger=self.ledger)
             found = Calibrated(recorded_with(self.run, known, "the run", as_it_was=True))
@@ -274,9 +273,9 @@ class Savings:
             return str(reason)
         if found.measured <= 0:
             return "the run took no time"
-        # a replay that misses the run itself predicts nothing
+        # a replay that does not reproduce the run itself has no predictive power
         if (error := abs(found.error)) > 0.25:
-            return f"a replay of the run misses its wall time by {FRACTION.text(error)}"
+            return f"a replay of the run is off by {FRACTION.text(error)} in wall time"
         return found
 
     @cached_property
@@ -284,7 +283,7 @@ class Savings:
         return elapsed_seconds(self.run)
 
     def changed(self, removal: Removal, *, at_most: bool = False) -> Saving:
-        """Wall time that a change of the run would save.
+        """Estimate the wall time that a change to the run would save.
 
         Raises
         ------
@@ -294,12 +293,12 @@ class Savings:
         if isinstance(self.replay, str):
             raise NotMeasuredError(self.replay)
         saved, chance = self.replay.saved(removal)
-        # the error of the replay, and two standard deviations of chance
+        # combine the replay's error with two standard deviations between replays
         error, seconds = float(np.hypot(self.replay.error * self.replay.measured, 2 * chance)), max(saved, 0.0)
         return Saving(seconds, max(saved - error, 0.0), min(seconds + error, self._elapsed), at_most)
 
     def of(self, taken: Taken) -> Saving:
-        """Wall time that the run would save without this; without a replay the share that its thread time is."""
+        """Estimate a removal's saving by replay or, if that is not possible, from its share of thread time."""
         if taken.known is not None:
             return taken.known
         if taken.removal is None or isinstance(self.replay, str):
@@ -308,7 +307,6 @@ class Savings:
         return self.changed(taken.removal, at_most=taken.at_most)
 
     def together(self, every: Iterable[Taken]) -> float:
-        """Wall time that the run would save without all of these: less than the sum of the single savings."""
         ordered = sorted(every, key=lambda taken: taken.last)
         if isinstance(self.replay, str):
             return self._wall(sum(taken.freed for taken in ordered) - counted_twice(ordered))
@@ -322,10 +320,11 @@ class Savings:
 
 
 def counted_twice(every: Iterable[Taken]) -> float:
-    """Thread time of a slow culprit in classes of time that are removed as well."""
-    inside, twice = Counter[str](), 0.0
+    """Thread time counted twice: once for a slow culprit or CPU time, and once for its time class."""
+    inside, twice = defaultdict[str, float](float), 0.0
     for taken in every:
-        inside.update(taken.inside)
+        for name, seconds in (*taken.inside.items(), (phases.CONTENTION, taken.rows.get(WAITS, 0.0))):
+            inside[name] += seconds
     for taken in every:
         own = {} if taken.inside else taken.rows
         lies = sum(inside[name] for name in own)
@@ -337,5 +336,4 @@ def counted_twice(every: Iterable[Taken]) -> float:
 def savings(
     run: Run, time_ledger: TimeLedger, counted_chunks: pa.Table | None = None, avg_workers: float | None = None
 ) -> Savings:
-    """Potential savings of the run, computed on request."""
     return Savings(run, time_ledger, avg_workers, counted_chunks)

@@ -1,4 +1,4 @@
-"""Slow workers, hosts, servers and files, and heavy datasets: one model of all chunks, with a law of their duration."""
+"""Slow workers, hosts, servers and files, and heavy datasets, from one model of chunk durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import Steps, aggregated, rows_where, with_outcome
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments, nonnegative_fit
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, picked
@@ -25,38 +25,39 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.units import COUNT, RATIO, SECOND
 
 TAIL: Final = 0.1
-"""Fraction of the noise in its upper tail, whose decay predicts how often still longer chunks occur."""
+"""Fraction of noise values in the upper tail. The tail's decay predicts how often even longer chunks occur."""
 
 BETWEEN: Final = 6
-"""Number of values from which the mean of the middle two is as good as the lower median."""
+"""Minimum number of values for using the median instead of the lower median."""
 
 MOST_VALUES: Final = 200_000
-"""Number of values, drawn at random, from which the noise is estimated."""
+"""Maximum number of values for estimating the noise; larger sets are sampled at random."""
 
 LEFT: Final = 0.4
-"""Smallest fraction of independent values after a median polish; below it the noise is not estimated this way."""
+"""Minimum fraction of independent values after a median polish. Groupings that would leave fewer are skipped."""
 
 LARGEST: Final = 30.0
 KEY_BITS: Final = 32
-"""Bits of the integers that represent logarithms up to LARGEST for sorting."""
+"""Number of bits in a sort key that encode a logarithm of at most LARGEST."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Level of each value, by number."""
+    """Each value's level (e.g. its worker), as an integer code."""
 
     codes: Integers
     sizes: Integers
 
     @classmethod
     def of(cls, codes: Integers, number: int) -> Levels:
-        """Levels by these codes; some may have no values."""
+        """Levels for all codes below `number`, including levels without values."""
         return cls(codes, np.bincount(codes, minlength=number))
 
     def medians(self, values: Numbers) -> tuple[Numbers, Numbers]:
-        """Lower median and median of each level; 0 for one without values.
+        """Lower median and median of each level; 0 for levels without values.
 
-        Sorts one integer per value, its level in the upper bits: several times as fast as sorting by two keys.
+        Sorts one integer per value, with the level in the upper bits. This is several times faster than sorting by
+        two keys.
         """
         fine = (2.0**KEY_BITS - 1) / (2 * LARGEST)
         scaled = (np.clip(values, -LARGEST, LARGEST) + LARGEST) * fine
@@ -71,17 +72,17 @@ class Levels:
 
 
 class Estimates(NamedTuple):
-    """Effect of each level relative to the others, as logarithms, with intervals."""
+    """Logarithm of each level's duration relative to the other levels, with an interval."""
 
     effect: Numbers
     low: Numbers
     high: Numbers
     reference: Numbers
-    """Typical value of the other levels, which the effect is relative to."""
+    """Typical value of the other levels, subtracted to obtain the effect."""
 
     @property
     def shrunk(self) -> Numbers:
-        """Effects, shrunk towards zero as far as chance alone explains them."""
+        """Effects, shrunk towards zero to the extent that chance alone could explain them."""
         error = (self.high - self.low) / 2
         with np.errstate(divide="ignore", invalid="ignore"):
             weight = np.where(self.effect == 0, 0.0, 1 - (error / self.effect) ** 2)
@@ -90,21 +91,21 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """Scatter of chunks when nothing is slow."""
+    """Scatter of chunk durations when no level is slow."""
 
     values: Numbers
-    """Logarithms, sorted."""
+    """Sorted logarithms."""
     freedom: int
     """Effective number of independent values."""
     middle: float
     scale: float
     """Robust standard deviation."""
     decay: float
-    """Mean excess of the upper tail's values over its beginning."""
+    """Mean distance of upper-tail values from the start of the tail."""
 
     @classmethod
     def around(cls, values: Numbers, groups: list[Levels], rounds: int = 3) -> Noise:
-        """Residuals of a median polish: the levels' own effects are no noise, and each costs a degree of freedom."""
+        """Estimate the noise from the residuals of a median polish. Each level costs a degree of freedom."""
         if len(values) > MOST_VALUES:
             rows = np.sort(np.random.default_rng(1).choice(len(values), MOST_VALUES, replace=False))
             values = values[rows]
@@ -127,9 +128,9 @@ class Noise:
         return cls(rest, freedom, float(middle), float(scale), float(np.mean(tail - tail[0])))
 
     def above(self, chance: Numbers) -> Numbers:
-        """Noise that a value exceeds with at most this probability; the tail is extrapolated exponentially.
+        """Values exceeded by the noise with at most the given probabilities, using an exponential tail.
 
-        Few values lie in the tail, so its frequency is uncertain: 1.5 standard deviations are allowed for that.
+        Because few values lie in the tail, a margin of 1.5 standard deviations allows for its uncertain decay.
         """
         unsure = 1.5 * np.sqrt(chance * (1 - chance) / len(self.values))
         chance = np.where(chance < TAIL, np.maximum(chance - unsure, chance / 10), chance)
@@ -140,10 +141,7 @@ class Noise:
 
 
 def of_the_others(medians: Numbers, sizes: Integers) -> Numbers:
-    """For each level, the median of the other levels' medians, weighted by chunks (of two halves, the faster).
-
-    Weighted by chunks, not levels: of two workers, the one that did more sets the standard.
-    """
+    """For each level, the chunk-weighted lower median of the other levels' medians."""
     order = np.argsort(medians, kind="stable")
     weights = sizes[order]  # levels without values have no median
     total, half = np.cumsum(weights), (weights.sum() - weights) / 2
@@ -158,33 +156,33 @@ def of_the_others(medians: Numbers, sizes: Integers) -> Numbers:
 def estimated(
     values: Numbers, levels: Levels, noise: Noise, tests: int, *, slow: Flags | None = None, scatter: bool = True
 ) -> Estimates:
-    """Effect of each level relative to the others, with an interval.
+    """Estimate each level's effect relative to the other levels, with an interval.
 
-    The median of a level's n values exceeds x if half of them do, a binomial probability. So the bound of a level with
-    few values is an extreme quantile of the noise, and that of one with many is close to its median.
+    The median of n values exceeds x if half of them do, and the probability of that is binomial. For a level with few
+    values, the bound is therefore an extreme quantile of the noise. For many values, it is close to the noise median.
 
     Parameters
     ----------
     tests
-        Number of levels tested in all: the more levels, the farther the extreme one lies by chance.
+        Total number of levels tested. The more levels there are, the larger the largest effect expected by chance.
     slow
-        Levels known to be slow, which are not compared with.
+        Levels known to be slow, which are excluded from the reference.
     scatter
-        Whether a level has to exceed the scatter among levels.
+        Whether a slow level has to stand out from the scatter among levels.
     """
     lower, middle = levels.medians(values)
     sizes = np.maximum(levels.sizes, 1)
     measure = levels.sizes if slow is None else np.where(slow, 0, levels.sizes)
     others = np.maximum(measure.sum() - measure, 1)
     reference = of_the_others(middle, measure)
-    # the probability that any bound is violated in a run without a slow level is 5 %
+    # in a run without slow levels, the probability that any bound is violated is 5 %
     chance = 0.05 / max(tests, 1)
-    # of few values take the lower median: one of two is half of them and may be an odd chunk
+    # for few values, use the lower median: the larger of two values may come from a single odd chunk
     needed = np.where(sizes < BETWEEN, sizes - (sizes - 1) // 2, (sizes + 1) / 2)
     sure = np.where(sizes < BETWEEN, lower, middle)
     within = noise.above(scipy.special.betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
-    # for normal noise, 0.4 of the values determine the median absolute deviation, and a median's error is 1.25 times
-    # that of a mean
+    # for normal noise, the median absolute deviation is as precise as a standard deviation of 0.4 times as many values,
+    # and a median's error is 1.25 times a mean's error
     far = float(scipy.special.stdtrit(max(0.4 * noise.freedom, 1.0), 1 - chance))
     error = 1.2533 * noise.scale
     own = np.maximum(within, far * error / np.sqrt(sizes))
@@ -195,12 +193,12 @@ def estimated(
 
 
 def _scatter(medians: Numbers, reference: Numbers, levels: Levels, error: float) -> float:
-    """Scatter of levels in excess of their medians' error, from the faster side: slow levels are not natural."""
+    """Natural scatter among levels beyond the errors of their medians, measured on the fast side only."""
     there = levels.sizes > 0
     number = int(np.count_nonzero(there))
     if number < 6:
         return 0.0
-    # 0.16 of normally scattered levels are more than one standard deviation below the typical one
+    # 16 % of normally distributed levels are more than one standard deviation below the mean
     spread = float(np.median(reference[there]) - np.quantile(medians[there], 0.16))
     by_chance = (1 + 1.9 / np.sqrt(number)) * error / np.sqrt(np.median(levels.sizes[there]))
     return float(np.sqrt(max(spread**2 - by_chance**2, 0.0))) if spread > 0 else 0.0
@@ -211,27 +209,27 @@ WORKER: Final = "worker"
 ENDPOINT: Final = "endpoint"
 FILE: Final = "file"
 KINDS: Final = (HOST, WORKER, ENDPOINT, FILE)
-"""Factors that can make chunks of a dataset slow."""
+"""Kinds of levels that can make a dataset's chunks slow."""
 
 LEAST: Final = float(np.log(1.3))
-"""Smallest effect of a slow level: equal machines differ by less, in caches and clocks."""
+"""Minimum effect of a slow level. Identical machines differ by less, e.g. because of caches and clock rates."""
 
 AS_GOOD: Final = 0.9
-"""Share of a level's explained time from which another level is an alternative."""
+"""A level is an alternative if it explains at least this fraction of the time explained by the blamed level."""
 
 Named = tuple[str, int]
 
 
 class Parts(NamedTuple):
-    """What levels of a kind consist of: the workers of hosts, the files of endpoints."""
+    """The parts of each level of one kind, e.g. the workers on each host or the files on each endpoint."""
 
     levels: Levels
     whole: Integers
-    """Number of the level that each part is of."""
+    """Index of each part's level."""
 
 
 class Blame(NamedTuple):
-    """Logarithms of factors by kind and level: of the blamed levels (else 0), and estimates with intervals for all."""
+    """Logarithms of the factors by kind and level. `effects` is 0 unless a level is blamed; `estimates` covers all."""
 
     effects: dict[str, Numbers]
     estimates: dict[str, Estimates]
@@ -244,16 +242,16 @@ def blamed(
     dataset: Levels,
     parts: Mapping[str, Parts],
 ) -> Blame:
-    """Find the slow levels, best explanation first, until no level stands out any more.
+    """Find slow levels, starting with the best explanation, until no level stands out.
 
     Parameters
     ----------
     values
-        Logarithm of each chunk's duration divided by what is typical of its dataset.
+        Logarithm of each chunk's duration relative to the typical duration in its dataset.
     groups
-        Levels of those KINDS that the run has.
+        Levels of each kind that occurs in the run.
     parts
-        What levels of some kinds consist of.
+        The levels' parts, for kinds that have parts.
     """
     noise = Noise.around(values, [dataset, groups[WORKER], groups[FILE]])
     tests = sum(int(_eligible(kind, group).sum()) for kind, group in groups.items())
@@ -262,7 +260,7 @@ def blamed(
     for _ in range(8):
         rest = _centred(values - total(effects, groups), dataset)
         candidates = _candidates(rest, groups, noise, tests, parts)
-        # if two levels explain the same, the first of KINDS is blamed
+        # if two levels explain the same amount, blame the kind that comes first in KINDS
         scores = {
             kind: (1 - 1e-6 * KINDS.index(kind)) * _explained(rest, groups[kind], found)
             for kind, found in candidates.items()
@@ -281,7 +279,6 @@ def blamed(
 
 
 def total(effects: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> Numbers:
-    """Sum of the effects of each chunk's levels."""
     return np.asarray(sum((effects[kind][group.codes] for kind, group in groups.items()), start=np.zeros(1)))
 
 
@@ -290,10 +287,10 @@ def _centred(values: Numbers, dataset: Levels) -> Numbers:
 
 
 def _eligible(kind: str, group: Levels) -> Flags:
-    """Levels with enough chunks to distinguish them from a single odd chunk."""
+    """Levels with enough chunks to rule out a single odd chunk."""
     there = group.sizes[group.sizes > 0]
-    # a worker that finished one chunk while the others finished many lost that time, whatever the reason; where all
-    # have one or two, a long one is just a straggler
+    # a worker that finished only one chunk while the others finished many has lost time for some reason, but if all
+    # workers have one or two chunks, a long chunk is just a straggler
     single = kind == WORKER and len(there) > 1 and np.median(there) >= 4
     return group.sizes >= (1 if single else 2)
 
@@ -301,7 +298,7 @@ def _eligible(kind: str, group: Levels) -> Flags:
 def _candidates(
     rest: Numbers, groups: Mapping[str, Levels], noise: Noise, tests: int, parts: Mapping[str, Parts]
 ) -> dict[str, Estimates]:
-    """Levels that stand out by themselves; the effect of all others is 0."""
+    """Estimates in which the effects of inconspicuous levels are set to zero."""
     found = {}
     for kind, group in groups.items():
         estimates = estimated(rest, group, noise, tests)
@@ -313,7 +310,7 @@ def _candidates(
 
 
 def _slow_as_a_whole(rest: Numbers, parts: Parts, estimates: Estimates) -> Flags:
-    """Whether a level has several parts and all of them are slow; otherwise the part is to blame."""
+    """Whether a level has several parts, all of them slow. If only one part is slow, that part is to blame."""
     there = parts.levels.sizes > 0
     middle = parts.levels.medians(rest)[1]
     fastest = np.full(len(estimates.effect), np.inf)
@@ -323,7 +320,7 @@ def _slow_as_a_whole(rest: Numbers, parts: Parts, estimates: Estimates) -> Flags
 
 
 def _explained(rest: Numbers, group: Levels, found: Estimates) -> Numbers:
-    """How much closer a level's chunks are to the others once its effect is taken into account."""
+    """How much closer to normal each level's chunks become when the level's effect is removed."""
     rows = np.flatnonzero(found.effect[group.codes]) if found.effect.any() else np.array([], np.int64)
     levels = group.codes[rows]
     beyond = rest[rows] - found.reference[levels]
@@ -332,7 +329,7 @@ def _explained(rest: Numbers, group: Levels, found: Estimates) -> Numbers:
 
 
 def _rivals(kind: str, scores: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> Numbers:
-    """For each level, the best score of a level of another kind that shares chunks with it."""
+    """For each level, the best score among overlapping levels of other kinds."""
     best = np.zeros(len(groups[kind].sizes))
     for other, group in groups.items():
         if other != kind and scores[other].any():
@@ -341,7 +338,7 @@ def _rivals(kind: str, scores: Mapping[str, Numbers], groups: Mapping[str, Level
 
 
 def _as_good(kind: str, level: int, scores: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> list[Named]:
-    """Levels of other kinds that explain nearly as much of the same chunks."""
+    """Levels of other kinds that explain the same chunks nearly as well."""
     rows = groups[kind].codes == level
     found = []
     for other, group in groups.items():
@@ -358,7 +355,7 @@ def _joint_estimates(
     judge: Callable[..., Estimates],
     effects: dict[str, Numbers],
 ) -> dict[str, Estimates]:
-    """Estimate each kind with the effects of the others removed; levels that are no longer slow lose their effect."""
+    """Estimate each kind without the other kinds' effects, and reset the effects of levels that are no longer slow."""
     found = {}
     for kind, group in groups.items():
         centred = _centred(values - total(effects, groups), dataset)
@@ -369,13 +366,13 @@ def _joint_estimates(
 
 
 FEWEST_TO_FIT: Final = 8
-"""Chunks that a dataset needs for a law of its own; smaller datasets share one."""
+"""Minimum number of chunks for fitting a dataset separately. Smaller datasets share a law."""
 
 SMALLEST: Final = 1e-9
 
 
 def typical_seconds(dataset: Integers, traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
-    """Duration predicted from a chunk's traits, by the law of its dataset, or of all datasets if it has few chunks."""
+    """Predict durations from chunk traits, using the dataset's law or, for small datasets, a shared law."""
     numbers = np.bincount(dataset)
     few = numbers[dataset] < FEWEST_TO_FIT
     typical = predicted(traits, seconds, usual) if few.any() else np.empty(len(seconds))
@@ -387,10 +384,10 @@ def typical_seconds(dataset: Integers, traits: Numbers, seconds: Numbers, usual:
 
 
 def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
-    """Durations by a linear law in the traits, fitted to the usual chunks with least absolute deviations.
+    """Predict durations with a linear model, fitted to typical chunks by least absolute deviations.
 
-    Coefficients are not negative, so a few extra bytes cannot explain a straggler, nor can a small difference between
-    two files explain why one of them is many times slower.
+    Coefficients cannot be negative. A few extra bytes therefore cannot explain a straggler, and a small difference
+    between two files cannot explain why one of them is many times slower.
     """
     scale = np.abs(traits).max(axis=0)
     scaled = traits[:, scale > 0] / scale[scale > 0]
@@ -401,29 +398,29 @@ def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
     weights, finest = np.ones(len(aims)), SMALLEST + 1e-3 * np.median(aims)
     for _ in range(20):
         basis, triangle = np.linalg.qr(fitted * weights[:, None])
-        law = scipy.optimize.nnls(triangle, basis.T @ (aims * weights))[0]
+        law = nonnegative_fit(triangle, basis.T @ (aims * weights))
         weights = 1 / np.sqrt(np.maximum(np.abs(aims - fitted @ law), finest))
-    # where few chunks have such traits, a law may fall below every recorded chunk
+    # for rare traits, the law may predict less than the shortest recorded duration
     return np.asarray(np.maximum(scaled @ law, max(float(seconds.min()), SMALLEST)))
 
 
 DATASET: Final = "dataset"
 
 USUAL: Final = 2.0
-"""Chunks this many times slower than expected are left out of the fit."""
+"""Ratio of actual to expected duration above which a chunk is excluded from the fit."""
 
 CORE_WAIT: Final = ("contention_seconds", "core_wait_seconds")
-"""Columns for time without a free core, the better one first."""
+"""Columns for time spent waiting for a core, the more accurate column first."""
 
 LOCK: Final = "lock_seconds"
 
 BY_CHANCE: Final = (*CORE_WAIT, LOCK)
-"""Columns of time that a chunk loses to other activity, which is nobody's slowness."""
+"""Columns for time lost to other activity, which is not attributed to the chunk."""
 
 PHASES: Final = tuple(
     phase.column for phase in phases.PHASES if phase.part != "saving" and phase.column not in BY_CHANCE
 )
-"""Columns of the phases that work on a chunk's events and file."""
+"""Columns for phases that depend on a chunk's events or file."""
 
 OF_CHUNKS: Final = (
     *("id", "dataset", "file", "entry_start", "entry_stop", "worker", "wall_seconds"),
@@ -432,64 +429,63 @@ OF_CHUNKS: Final = (
 
 
 class Slow(NamedTuple):
-    """A worker, host, endpoint or file that is slower than the others, or a dataset that is heavier per event."""
+    """A slow worker, host, endpoint or file, or a dataset with more work per event than others."""
 
     kind: str
     name: str
     factor: float
-    """Duration of its chunks divided by what they would take elsewhere."""
+    """Chunk duration relative to the duration expected elsewhere."""
     interval: tuple[float, float]
     seconds: float
-    """Thread time in excess of the model, without waiting for a core or the interpreter."""
+    """Thread time beyond the model's prediction, excluding waits for a core or the GIL."""
     chunks: int
     phase: str | None = None
-    """Phase with most of the excess: `read` waits for storage, `compute` computes slowly; None if not measured."""
+    """Phase with most of the excess, such as `read` (waiting for storage) or `compute`; None if not measured."""
     host: str | None = None
-    """Host of a worker, if known."""
     confounded_with: tuple[tuple[str, str], ...] = ()
-    """Kinds and names that had the same chunks and explain them as well: the run cannot distinguish them."""
+    """Kinds and names of levels that explain the same chunks nearly as well. The run cannot distinguish them."""
 
 
 @dataclass(frozen=True)
 class Slowness:
-    """Durations of chunks compared with the model."""
+    """Slow levels, and chunk durations compared with the model."""
 
     slow: list[Slow]
-    """Levels that are certainly slower than the others, most seconds first."""
+    """Levels that are significantly slower than the others, sorted by lost time, largest first."""
     chunks: pa.Table
-    """Attempts that were computed and counted: OF_CHUNKS, `slowness` (of worker and host) and `expected_seconds`
-    (predicted from events and bytes, by dataset, with all effects and its contention)."""
+    """Computed chunk attempts whose results were used. In addition to OF_CHUNKS, the columns are `slowness` (of worker
+    and host) and `expected_seconds` (predicted per dataset from event and byte counts, including all effects and
+    contention)."""
+    coded: _Coded
+    """The same attempts as arrays."""
+    typical: Numbers
+    """Their durations predicted without effects."""
 
 
 @dataclass(frozen=True)
 class _Coded:
-    """Chunks as arrays."""
-
     table: pa.Table
     seconds: Numbers
     lost: Numbers
-    """Seconds without a core or the interpreter, or in garbage collection, which `seconds` excludes."""
+    """Time spent waiting for a core or the GIL, or on garbage collection; excluded from `seconds`."""
     levels: Mapping[str, Levels]
     names: Mapping[str, Sequence[str | None]]
     parts: Mapping[str, tuple[Levels, Integers]]
-    """What some kinds of levels consist of: the workers of hosts, and pairs of endpoints and files; whose each is."""
+    """Workers on each host and files on each endpoint, with the index of each part's level."""
     host_of: Integers
-    """Host of each worker."""
+    """Index of each worker's host."""
     first: Flags
     counts: Flags
-    """Whether a chunk is used for the model: it has events, and is not the first of several on its thread."""
+    """Whether the model uses the chunk: it has events, and is not the first of several chunks on its thread."""
     traits: Numbers
-    """Variables in which a chunk's duration is linear."""
+    """Variables on which a chunk's duration depends linearly."""
 
     def counted(self, levels: Levels) -> Levels:
-        """Levels of the chunks used for the model."""
         return Levels.of(levels.codes[self.counts], len(levels.sizes))
 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """The fitted model."""
-
     blame: Blame
     typical: Numbers
     effect: Numbers
@@ -498,27 +494,26 @@ class _Fitted:
 
 @fact
 def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slowness:
-    """Slow workers, hosts, endpoints and files and heavy datasets, from chunks that were computed and counted."""
     computed = with_endpoints(with_outcome(counted_chunks, (chunk_records.OK,)))
     chunks = _coded(rows_where(computed, computed["wall_seconds"].is_valid()), lifetimes)
     refuse_if(not len(chunks.seconds), "no chunk with a duration was computed")
     fitted = _fitted(chunks)
-    # events of each dataset relative to the others, with slow levels removed
+    # each dataset's duration per event relative to the others, with slow levels' effects removed
     common = predicted(chunks.traits[:, :2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
     values = (np.log(chunks.seconds / common) - fitted.effect)[chunks.counts]
     datasets = chunks.counted(chunks.levels[DATASET])
     number = int(np.count_nonzero(datasets.sizes))
     heavy = estimated(values, datasets, Noise.around(values, [datasets]), number, scatter=False)
-    # datasets differ by nature: less than a factor of 2 is no surprise
+    # datasets differ naturally: a factor below 2 is not surprising
     large = (heavy.low > np.log(2.0)) & (datasets.sizes > 1) & (number > 1)
     slow = [*_slow(chunks, fitted, heavy, np.flatnonzero(large))]
-    return Slowness(sorted(slow, key=lambda one: -one.seconds), _expected(chunks, fitted))
+    return Slowness(sorted(slow, key=lambda one: -one.seconds), _expected(chunks, fitted), chunks, fitted.typical)
 
 
 def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
-    """Durations of the chunks without losses by chance, and their levels."""
+    """Encode the chunks as arrays. Durations exclude time lost to other activity."""
     wall, events = amounts(table, "wall_seconds"), amounts(table, "events")
-    # a full collection takes as long as a short chunk, and hits any of them
+    # a full garbage collection takes as long as a short chunk and can happen in any chunk
     collected = _known(table, "gc_seconds")
     lost = _known(table, *CORE_WAIT) + _known(table, LOCK) + collected
     seconds = np.maximum(wall - lost, np.maximum(np.minimum(amounts(table, "cpu_seconds"), wall) - collected, SMALLEST))
@@ -530,7 +525,7 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     }
     levels = {kind: Levels.of(codes(table[kind]), len(names[kind])) for kind in encoded}
     parts = {}
-    # a worker without a known host has one of its own
+    # a worker with an unknown host counts as a separate host
     known = (
         {} if lifetimes is None else dict(zip(*lifetimes.select(["worker", "host"]).to_pydict().values(), strict=True))
     )
@@ -547,20 +542,19 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
         del levels[ENDPOINT]
     first, worker = _first_of_threads(table), levels[WORKER].codes
     later = np.bincount(worker, ~first, minlength=len(names[WORKER]))[worker]
-    # a worker with fewer than three later chunks needs those of its threads that were first
+    # for workers with fewer than three later chunks, also use the first chunk on each thread
     counts = (~first | (later < 3)) & ((events > 0) | (not events.any()))
     traits = np.column_stack([np.ones(len(wall)), events, amounts(table, "bytes_payload")])
     return _Coded(table, seconds, wall - seconds, levels, names, parts, host_of, first, counts, traits)
 
 
 def _known(table: pa.Table, *names: str) -> Numbers:
-    """Seconds of each chunk from the first of these columns that has values; 0 if none has."""
+    """Time per chunk in seconds, from the first of these columns with a value; 0 if all are empty."""
     known = [table[name] for name in names if name in table.column_names]
     return np.array(pc.cast(pc.coalesce(*known, pa.scalar(0.0)), pa.float64())) if known else np.zeros(len(table))
 
 
 def _first_of_threads(table: pa.Table) -> Flags:
-    """Whether each chunk is the first of its thread; none is if threads or start times are unknown."""
     start = moments(table, "start")
     if table["thread"].null_count or np.isnan(start).any():
         return np.zeros(len(table), np.bool_)
@@ -569,7 +563,7 @@ def _first_of_threads(table: pa.Table) -> Flags:
 
 
 def _fitted(chunks: _Coded) -> _Fitted:
-    """Law, factors and culprits; the law is refitted without the culprits."""
+    """Fit the law, then the culprits' effects. Repeat once with durations corrected for these effects."""
     every = {kind: chunks.levels[kind] for kind in KINDS if kind in chunks.levels}
     groups = {kind: chunks.counted(levels) for kind, levels in every.items()}
     parts = {kind: Parts(chunks.counted(levels), whole) for kind, (levels, whole) in chunks.parts.items()}
@@ -578,7 +572,7 @@ def _fitted(chunks: _Coded) -> _Fitted:
     for _ in range(2):
         plain = chunks.seconds / np.exp(effect)
         typical = typical_seconds(datasets.codes, chunks.traits, plain, usual)
-        # a straggler with rare traits would determine its own law
+        # exclude stragglers: a straggler with rare traits would dominate the law that predicts its duration
         typical = typical_seconds(datasets.codes, chunks.traits, plain, usual & (plain <= USUAL * typical))
         values = np.log(chunks.seconds / typical)
         first = _first_effect(values - slow, chunks.first) * chunks.first
@@ -592,7 +586,7 @@ def _fitted(chunks: _Coded) -> _Fitted:
 
 
 def _first_effect(values: Numbers, is_first: Flags) -> float:
-    """Effect of being the first chunk of a thread; measurable if most chunks are later ones."""
+    """Effect of being a thread's first chunk; 0 if most chunks are first chunks."""
     number = int(is_first.sum())
     if not number or 2 * number > len(values):
         return 0.0
@@ -600,7 +594,7 @@ def _first_effect(values: Numbers, is_first: Flags) -> float:
 
 
 def _slow(chunks: _Coded, fitted: _Fitted, heavy: Estimates, datasets: Integers) -> Iterator[Slow]:
-    """Levels that are blamed, and heavy datasets; none without a name."""
+    """Describe all blamed levels and heavy datasets that have a name."""
     usual = _Usual(chunks, fitted)
     for kind, effects in fitted.blame.effects.items():
         for level in np.flatnonzero(effects):
@@ -608,7 +602,7 @@ def _slow(chunks: _Coded, fitted: _Fitted, heavy: Estimates, datasets: Integers)
             yield from usual.described((kind, int(level)), fitted.blame.estimates[kind], others)
     codes = chunks.levels[DATASET].codes
     for level in datasets:
-        # hosts, workers, endpoints and files that had exactly its chunks
+        # hosts, workers, endpoints and files with exactly the same chunks
         rows = codes == level
         own = [(kind, int(chunks.levels[kind].codes[rows][0])) for kind in KINDS if kind in chunks.levels]
         same = [(kind, one) for kind, one in own if np.array_equal(chunks.levels[kind].codes == one, rows)]
@@ -616,7 +610,7 @@ def _slow(chunks: _Coded, fitted: _Fitted, heavy: Estimates, datasets: Integers)
 
 
 class _Usual:
-    """Describes slow levels relative to the usual: the share of each phase in chunks that are not slow, by dataset."""
+    """Describes slow levels by comparing their time in each phase with that of normal chunks in the same dataset."""
 
     def __init__(self, chunks: _Coded, fitted: _Fitted) -> None:
         self.chunks, self.fitted = chunks, fitted
@@ -628,7 +622,7 @@ class _Usual:
         self.of_datasets = np.column_stack(sums)
 
     def described(self, who: tuple[str, int], estimates: Estimates, same: Iterable[tuple[str, int]]) -> Iterator[Slow]:
-        """Description of a slow level, by kind and number; nothing if it has no name."""
+        """Describe a slow level, identified by its kind and index. Levels without a name are skipped."""
         (kind, level), chunks, fitted = who, self.chunks, self.fitted
         name, own = chunks.names[kind][level], estimates.effect[level]
         if name is None:
@@ -649,7 +643,7 @@ class _Usual:
         )
 
     def excess(self, kind: str, rows: Integers, expected: Numbers) -> str | None:
-        """Phase in which chunks exceed the usual share most."""
+        """Phase with the largest excess over the usual time."""
         if (later := ~self.chunks.first[rows]).any():
             rows, expected = rows[later], expected[later]
         usual, every = self.of_datasets[self.dataset[rows]], self.of_datasets
@@ -663,7 +657,6 @@ class _Usual:
 
 
 def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
-    """The chunks with their expected durations."""
     effects, estimates = fitted.blame.effects, fitted.blame.estimates
     own = np.where(effects[WORKER] > 0, effects[WORKER], estimates[WORKER].shrunk)
     if HOST in effects:
@@ -676,7 +669,7 @@ def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
 
 
 STRAGGLER_COLUMNS: Final = (
-    Column("id", "integer", None, "identity of the attempt's record, as in the chunks"),
+    Column("id", "integer", None, "ID of the attempt's record in the `chunks` table"),
     *picked(chunk_records.CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("wall_seconds", "number", "s", "duration of the attempt"),
@@ -684,22 +677,21 @@ STRAGGLER_COLUMNS: Final = (
         "expected_seconds",
         "number",
         "s",
-        "duration predicted from its events, bytes, slow worker or file, and waiting for a core",
+        "duration predicted from event and byte counts, waits for a core, and the slowness of the worker and file",
     ),
-    Column("excess_seconds", "number", "s", "duration beyond the expected one"),
+    Column("excess_seconds", "number", "s", "time beyond the expected duration"),
     Column(
         "phase",
         "text",
         None,
-        "phase with the largest excess over the median of its dataset; none if no phase exceeds it",
+        "phase with the largest excess over the dataset's median; none if no phase exceeds its median",
     ),
 )
-"""Chunks that took much longer than expected, worst first."""
 
 
 @fact
 def expected_seconds(slowness: Slowness) -> pa.Table:
-    """Attempts that were computed and counted, with their expected durations: `Slowness.chunks`."""
+    """`Slowness.chunks`, if there are enough chunks to identify slow chunks."""
     number = len(slowness.chunks)
     refuse_if(number < FEWEST_TO_FIT, f"only {number} chunks: finding a slow one takes at least {FEWEST_TO_FIT}")
     return slowness.chunks
@@ -707,11 +699,11 @@ def expected_seconds(slowness: Slowness) -> pa.Table:
 
 @table
 def stragglers(expected_seconds: pa.Table) -> pa.Table:
-    """Chunks that took much longer than expected, with STRAGGLER_COLUMNS."""
     wall, expected = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "expected_seconds")
     excess, dataset = wall - expected, codes(expected_seconds["dataset"])
     spread = pd.Series(np.abs(excess)).groupby(dataset).transform("median").to_numpy()
-    # caches, disks and the lock cause smaller ones, a busy machine delays any chunk by 0.1 s, and some vary by nature
+    # caches, disks and the lock cause smaller excesses, a busy machine may delay any chunk by 0.1 s, and some durations
+    # vary naturally
     slow = np.flatnonzero((wall > 2 * expected) & (excess > np.maximum(6 * spread, 0.1)))
     slow = slow[np.argsort(-excess[slow], kind="stable")]
     rows = expected_seconds.take(pa.array(slow))
@@ -725,19 +717,20 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
 
 @fact
 def slow_workers(slowness: Slowness) -> list[str]:
-    """Workers that are slower than the others."""
     return [one.name for one in slowness.slow if one.kind == WORKER]
 
 
-@metric(COUNT, group=TIMING, source="chunk records", label="stragglers", formula="chunks far above what is expected")
+@metric(
+    COUNT, group=TIMING, source="chunk records", label="stragglers", formula="chunks that took far longer than expected"
+)
 def num_stragglers(stragglers: pa.Table) -> int:
-    """Chunks that took more than twice the time predicted from events, bytes and worker, and stand out."""
+    """Number of outlier chunks that took over twice as long as predicted for their size and worker."""
     return len(stragglers)
 
 
 @metric(SECOND, group=TIMING, source="chunk records", label="stragglers: excess", formula="sum of excess_seconds")
 def straggler_seconds(stragglers: pa.Table) -> float:
-    """Time of the stragglers beyond their expected duration."""
+    """Total time by which stragglers exceeded their expected durations."""
     return float(pc.sum(stragglers["excess_seconds"], min_count=0).as_py())
 
 
@@ -747,33 +740,35 @@ MIXED: Final = "both"
 
 BALANCE_COLUMNS: Final = (
     *picked(LIFETIME_COLUMNS, "worker", "host"),
-    Column("threads", "integer", "threads", "threads for tasks"),
-    Column("present_seconds", "number", "s", "time that the worker was present"),
-    Column("chunks", "integer", None, "computed chunks that counted"),
-    Column("events", "integer", "events", "events in those chunks"),
-    Column("chunk_seconds", "number", "s", "duration of those chunks"),
-    Column("cpu_seconds", "number", "s", "CPU time of their threads"),
-    Column("busy_share", "number", None, "duration of the chunks / (threads x time present)"),
-    Column("cpu_share", "number", None, "CPU time of the chunks / their duration"),
+    Column("threads", "integer", "threads", "number of task threads"),
+    Column("present_seconds", "number", "s", "total time during which the worker was present"),
+    Column("chunks", "integer", None, "number of computed chunks whose results were used"),
+    Column("events", "integer", "events", "number of events in these chunks"),
+    Column("chunk_seconds", "number", "s", "total duration of these chunks"),
+    Column("cpu_seconds", "number", "s", "total CPU time of these chunks"),
+    Column("busy_share", "number", None, "total chunk duration / (threads x time present)"),
+    Column("cpu_share", "number", None, "total CPU time / total chunk duration"),
     Column(
-        "bound", "text", None, f'"{CPU_BOUND}" or "{WAITING}" where that is 80 % of the chunks\' time, else "{MIXED}"'
+        "bound",
+        "text",
+        None,
+        f'"{CPU_BOUND}" or "{WAITING}" if it takes at least 80 % of chunk time, otherwise "{MIXED}"',
     ),
     Column(
         "slowness",
         "number",
         None,
-        "duration of its chunks divided by what other workers need for the same work; 1 within statistical error",
+        "slowdown factor relative to other workers for the same work; 1 if the difference may be due to chance",
     ),
-    Column("spill_seconds", "number", "s", "writing results to disk and reading them back (Dask)"),
-    Column("transfer_seconds", "number", "s", "fetching results from other workers (Dask)"),
+    Column("spill_seconds", "number", "s", "time Dask spent writing results to disk and reading them back"),
+    Column("transfer_seconds", "number", "s", "time Dask spent fetching results from other workers"),
     Column(
         "clock_offset",
         "number",
         "s",
-        "the worker's clock minus the client's, bounded by the order of its tasks' events",
+        "worker clock minus client clock, estimated from the bounds set by task timestamps",
     ),
 )
-"""One row per worker."""
 
 
 OF_LIVES: Final[Steps] = {
@@ -799,7 +794,6 @@ def worker_balance(
     expected_seconds: pa.Table | None = None,
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
 ) -> pa.Table:
-    """Workers with BALANCE_COLUMNS."""
     done = _by_worker(counted_chunks, OF_ATTEMPTS)
     slowness = _by_worker(expected_seconds, {"slowness": ("slowness", "mean")})
     fine = fine_metrics_per_worker or {}
@@ -816,16 +810,15 @@ def worker_balance(
 
 
 def _by_worker(table: pa.Table | None, steps: Steps) -> dict[str, dict[str, Any]]:
-    """Sums over the rows of each worker; a worker that came back has a single row."""
+    """Aggregate rows by worker. A worker that reconnected gets a single row."""
     if table is None:
         return {}
-    # "first" and "last" need the order of the rows
+    # "first" and "last" depend on the order of the rows
     made = aggregated(table, ["worker"], steps, None, use_threads=False)
     return {row.pop("worker"): row for row in made.to_pylist()}
 
 
 def _shares(offered: float, work: Mapping[str, Any]) -> dict[str, Any]:
-    """How busy a worker was in so many thread seconds, and with what; empty if no chunks were recorded."""
     if not work:
         return {}
     wall, cpu = work["chunk_seconds"], work["cpu_seconds"]
@@ -839,8 +832,8 @@ def _shares(offered: float, work: Mapping[str, Any]) -> dict[str, Any]:
 
 @metric(RATIO, group=RESOURCES, source="chunk records", formula="largest busy_share / mean busy_share")
 def imbalance(worker_balance: pa.Table) -> float:
-    """Busy share of the busiest worker divided by the mean of all workers; 1 is balanced."""
-    refuse_if(worker_balance["chunk_seconds"].null_count, "the duration of chunks is not known")
+    """Busy share of the busiest worker, divided by the mean over all workers; 1 means balanced."""
+    refuse_if(worker_balance["chunk_seconds"].null_count, "chunk durations are unknown")
     loads = pc.drop_null(worker_balance["busy_share"])
     mean = pc.mean(loads).as_py()
     refuse_if(not mean, "no worker computed a chunk")

@@ -1,4 +1,4 @@
-"""The verdict: what limits a run, which findings save enough, and how much."""
+"""The verdict: a run's bottleneck, and the findings with significant savings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from roastcoffea.diagnosis.evidence import SHORTEST, Evidence
 from roastcoffea.diagnosis.finding import CAUSED_IDLE, CAUSES, NOTHING_READ, UNMEASURED, Finding, Verdict
 from roastcoffea.diagnosis.findings.scheduling import thread_time
 from roastcoffea.diagnosis.savings import Savings, Taken
+from roastcoffea.diagnosis.slowdown import Slowdown
 from roastcoffea.diagnosis.slowness import Slowness
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
@@ -25,17 +26,17 @@ from roastcoffea.records.run import NO_FILE, Run
 from roastcoffea.units import STRUCTURE, WORD
 
 HALF: Final = 0.5
-"""Fraction of a saving that must remain once earlier findings are fixed; below it the finding is their consequence.
+"""Minimum fraction of a saving left after fixing earlier findings; otherwise, they explain the finding.
 
-From the same fraction of the largest saving a named culprit ranks above a class of time.
+A named culprit with at least this fraction of the largest saving ranks above a time class.
 """
 
 
 def conclusions(evidence: Evidence) -> tuple[list[Finding], float | None]:
-    """Findings that save enough, and what fixing all of them would save (None if there is nothing to fix).
+    """Select and rank findings; also return the saving from fixing all of them, or None if there are none.
 
-    Missing data comes first, then the largest saving. A finding that the replay shows to be mostly a consequence of an
-    earlier one is left out.
+    Missing data come first, followed by the findings with the largest savings. A finding is left out if the replay
+    shows that it is mostly a consequence of an earlier finding.
     """
     complete = evidence.ledger.certificate.complete
     causes = [one for one in CAUSES.values() if complete or not one.looks_idle]
@@ -45,9 +46,20 @@ def conclusions(evidence: Evidence) -> tuple[list[Finding], float | None]:
         evidence,
         [one for one in every if not one.incomplete and not one.always and _seconds(one) >= evidence.least(one.cause)],
     )
-    return [_with_names(evidence, one) for one in (*missing, *chosen, *always)], together(
-        evidence, chosen
-    ) if chosen else None
+    found, together = _with_left(evidence, [*missing, *chosen, *always])
+    return [_with_names(evidence, one) for one in found], together
+
+
+def _with_left(evidence: Evidence, found: list[Finding]) -> tuple[list[Finding], float | None]:
+    """Set each finding's remaining saving after fixing the earlier findings; also return the total saving."""
+    left, before, total = dict[int, float](), list[Finding](), 0.0
+    for place, one in sorted(enumerate(found), key=lambda each: each[1].of_others):
+        if one.seconds is not None:
+            before.append(one)
+            more = max(together(evidence, before) - total, 0.0)
+            total += more
+            left[place] = min(more, one.seconds) if more >= 1e-3 * evidence.elapsed else 0.0
+    return [replace(one, left=left.get(place)) for place, one in enumerate(found)], total if before else None
 
 
 def _seconds(one: Finding) -> float:
@@ -55,14 +67,14 @@ def _seconds(one: Finding) -> float:
 
 
 def _judged(evidence: Evidence, one: Finding) -> Finding:
-    """A finding with its saving, which is no more than its rows and the idle time that they cause.
+    """Set a finding's saving, capped at the time in its rows plus the idle time added by the cause.
 
-    A replay without the cause ends earlier: what its threads save beyond the rows, they were idle for.
+    If a replay without the cause saves more than the time in the rows, the excess is idle time.
     """
     taken, rows = replace(one.taken or Taken(), rows=one.rows), one.rows
     most = evidence.wall(sum(rows.values()))
     one = replace(one, taken=taken, elapsed=evidence.elapsed)
-    # even if all threads shared its time it would not save enough
+    # the rows contain too little time for a finding
     if one.incomplete or not (one.always or taken.known or most >= evidence.least(one.cause) / 2):
         return one
     saving = evidence.savings.of(taken)
@@ -73,7 +85,7 @@ def _judged(evidence: Evidence, one: Finding) -> Finding:
     beyond = saving.seconds * evidence.total / evidence.elapsed - sum(rows.values())
     idle = sum(seconds for name, seconds in evidence.ledger.items() if name in phases.IDLE)
     caused = min(beyond, idle - sum(seconds for name, seconds in rows.items() if name.startswith(phases.IDLE)))
-    if caused > 1e-9:  # less is the rounding of sums
+    if caused > 1e-9:  # smaller amounts are rounding errors
         rows = {**rows, CAUSED_IDLE: caused}
     most = evidence.wall(sum(rows.values()))
     saving = saving if saving.seconds <= most else saving.up_to(most)
@@ -82,23 +94,28 @@ def _judged(evidence: Evidence, one: Finding) -> Finding:
 
 
 def _chosen(evidence: Evidence, candidates: list[Finding]) -> list[Finding]:
-    """Candidates by what fixing each saves when those before it are fixed, without mere consequences of these."""
+    """Candidates still worth fixing after the earlier ones, ranked by the time they would still save.
+
+    Other programs slow everything down. A finding about them is therefore evaluated last, but ranked by its full
+    saving.
+    """
     chosen: list[Finding] = []
     waiting = {number: _seconds(one) for number, one in enumerate(candidates)}
     current = set(waiting)
     while waiting:
-        best = max(waiting, key=lambda place: waiting[place])
+        best = max(waiting, key=lambda place: (not candidates[place].of_others, waiting[place]))
         if best not in current:
-            # what is fixed before can only leave less of a saving
+            # earlier fixes can only reduce a saving
             left = together(evidence, [*chosen, candidates[best]]) - together(evidence, chosen)
             waiting[best] = min(waiting[best], left)
             current.add(best)
             continue
         best = _culprit_of(evidence, chosen, candidates, waiting, best)
         one, left = candidates[best], waiting.pop(best)
-        # a culprit with a name is no mere consequence
-        if left >= max(evidence.least(one.cause), 0.0 if one.outranks else HALF * _seconds(one)):
-            chosen.append(one)
+        # a finding about a named culprit or other programs is never a mere consequence
+        if left >= max(evidence.least(one.cause), 0.0 if one.outranks or one.of_others else HALF * _seconds(one)):
+            larger = (place for place, other in enumerate(chosen) if one.of_others and _seconds(other) < _seconds(one))
+            chosen.insert(next(larger, len(chosen)), one)
             current.clear()
     return chosen
 
@@ -106,7 +123,7 @@ def _chosen(evidence: Evidence, candidates: list[Finding]) -> list[Finding]:
 def _culprit_of(
     evidence: Evidence, chosen: list[Finding], candidates: list[Finding], waiting: dict[int, float], best: int
 ) -> int:
-    """The named culprit that causes the best candidate, or the best candidate itself."""
+    """Index of the named culprit that explains the best candidate; if there is none, index of that candidate."""
     named = [place for place in waiting if candidates[place].outranks and waiting[place] >= HALF * waiting[best]]
     culprit = max(named, key=lambda place: waiting[place], default=best)
     if candidates[best].outranks or culprit == best:
@@ -117,7 +134,7 @@ def _culprit_of(
 
 
 def together(evidence: Evidence, chosen: Iterable[Finding]) -> float:
-    """Wall time that fixing all of these would save."""
+    """Wall time saved by fixing all of these findings."""
     every = list(chosen)
     most = sum(map(_seconds, every))
     if len(every) < 2:
@@ -126,7 +143,6 @@ def together(evidence: Evidence, chosen: Iterable[Finding]) -> float:
 
 
 def _with_names(evidence: Evidence, one: Finding) -> Finding:
-    """A finding with short names of workers and hosts, but for the line to copy: Dask knows workers by address."""
     names = evidence.names
     known, culprits = {"worker": names.workers, "host": names.hosts}, []
     for culprit in one.culprits:
@@ -143,7 +159,7 @@ of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
 @of_ledger(WORD, label="bottleneck", formula="cause with the most thread time")
 def bound(run: Run, time_ledger: TimeLedger) -> str:
-    """What used most of the thread time, in the words of findings."""
+    """Cause with the most thread time, named as in the findings."""
     refuse_if(not (run.calls or run.chunks or run.tasks), NOTHING_RAN)
     refuse_if(not time_ledger.total, "no worker was present")
     most = next(iter(thread_time(run, time_ledger)))
@@ -153,7 +169,7 @@ def bound(run: Run, time_ledger: TimeLedger) -> str:
     return most
 
 
-@of_ledger(STRUCTURE, formula="causes of lost time, and their savings by a replay")
+@of_ledger(STRUCTURE, formula="causes of lost time, and the savings from fixing them, estimated by replay")
 def verdict(  # noqa: PLR0917
     run: Run,
     time_ledger: TimeLedger,
@@ -168,11 +184,15 @@ def verdict(  # noqa: PLR0917
     hot_functions: pa.Table | None = None,
     profile: Profile | None = None,
     endpoints: pa.Table | None = None,
+    outputs: pa.Table | None = None,
     byte_ledger: ByteLedger | None = None,
+    memory_growth: pa.Table | None = None,
+    slowdown: Slowdown | None = None,
+    arrivals: pa.Table | None = None,
     place_names: Names = NO_NAMES,
     bound: str | None = None,
 ) -> Verdict:
-    """Findings: missing data first, then the largest saving; see `Verdict`."""
+    """Findings, with missing data first, then the largest savings; see `Verdict`."""
     refuse_if(not (run.calls or run.chunks or run.tasks), NOTHING_RAN)
     refuse_if(not time_ledger.total, "no worker was present")
     evidence = Evidence(
@@ -190,8 +210,12 @@ def verdict(  # noqa: PLR0917
         hot=hot_functions,
         profile=profile,
         endpoints=endpoints,
+        outputs=outputs,
         names=place_names,
         bytes=byte_ledger,
+        growth=memory_growth,
+        slowdown=slowdown,
+        arrivals=arrivals,
     )
     found, together = conclusions(evidence)
     unmeasured = NOTHING_READ if run.absent.get("chunks") == NO_FILE else UNMEASURED

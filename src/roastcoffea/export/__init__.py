@@ -1,4 +1,4 @@
-"""The import path of the older prototype."""
+"""Import path from the original prototype, kept for compatibility."""
 
 from roastcoffea.compat.measurements import load_measurement, save_measurement
 

@@ -1,4 +1,4 @@
-"""The import path of version 0.1.2."""
+"""Import path from version 0.1.2, kept for compatibility."""
 
 from roastcoffea.compat.measurements import load_measurement, save_measurement
 

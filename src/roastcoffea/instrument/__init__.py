@@ -1,1 +1,1 @@
-"""Measuring inside a chunk, and the client side that sets it up."""
+"""Chunk instrumentation and its setup on the client."""

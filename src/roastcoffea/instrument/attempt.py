@@ -1,4 +1,4 @@
-"""One attempt of a chunk while it runs: its clocks, memory, phases, reads and sections."""
+"""Measurement of a chunk attempt: clocks, memory, phases, reads, sections."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.meter.tally import READ, Tally
+from roastcoffea.instrument.meter.writers import AMOUNTS, written_columns
 from roastcoffea.instrument.sampler import Stacks, usual_interval
 from roastcoffea.instrument.shared import Action, Row
 from roastcoffea.instrument.track import OpenChunk, open_chunk, packed_values
@@ -35,25 +37,25 @@ from roastcoffea.log.packing import BRANCHES, PROBLEMS, PROFILE, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
 
+NOTHING: Final = nullcontext()
+
 
 def new_identity() -> int:
-    """Identity of a record, unlike any other."""
     return int.from_bytes(os.urandom(8), "little") >> 1
 
 
 class Clocks:
-    """Wall and CPU time from construction until `measured`, with the task and thread they belong to."""
+    """Measures wall and CPU time from construction to `measured`, on this thread."""
 
     def __init__(self, task: DaskTask) -> None:
         self._task = task
         self.core_wait = CoreWait()
         self._start, self._wall = time.time(), time.perf_counter()
-        # what is read within the wall time cannot exceed it, even if the thread loses its core meanwhile
+        # read the wall clock first: even if the thread loses its core here, its waits cannot exceed the wall time
         self._waited = self.core_wait.seconds()
         self._cpu, self._process_cpu = time.thread_time(), time.process_time()
 
     def measured(self) -> Row:
-        """Times and counters at the end."""
         cpu, process_cpu = time.thread_time(), time.process_time()
         waited = self.core_wait.seconds()
         wall = time.perf_counter() - self._wall
@@ -72,14 +74,16 @@ class Clocks:
 
 
 LOCK: Final = "lock_seconds"
+WRITE_WAIT: Final = "write_wait_seconds"
 READING: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
 
 
 class Waits:
-    """Time off the CPU of this thread in process(), from construction to `parts`.
+    """Measures this thread's off-CPU time in process(), from construction until `parts` is called.
 
-    A thread that waits for the interpreter lock wakes up at each switch interval (5 ms) to demand it, which the kernel
-    counts as voluntary switches: that distinguishes it from one that sleeps while others compute.
+    A thread that waits for the GIL wakes up once per switch interval (5 ms) to request the GIL, and the kernel counts
+    each wake-up as a voluntary context switch. A thread that sleeps while other threads compute causes no such
+    switches.
     """
 
     def __init__(self, meter: Tally, core_wait: CoreWait) -> None:
@@ -88,62 +92,67 @@ class Waits:
         self._delay = core_wait.seconds()
         self._switches, self._others, self._helper_cpu = switches(), time.process_time(), meter.helper_cpu
         self.wall, self.cpu = time.perf_counter(), time.thread_time()
-        """Clocks of the thread at the beginning."""
         if self._delay is not None:
             meter.core_wait, meter.delay = core_wait, self._delay
             meter.off_core = self.wall - self.cpu
 
-    def parts(self, wall: float, cpu: float, read: float, aside: tuple[float, float] = (0.0, 0.0)) -> dict[str, float]:
-        """Columns of the waits, in seconds.
+    def parts(
+        self, wall: float, cpu: float, read: float, write: float = 0.0, aside: tuple[float, float] = (0.0, 0.0)
+    ) -> dict[str, float]:
+        """Columns for the waits, in seconds.
 
         Parameters
         ----------
-        wall, cpu, read : float
-            Wall time of process(), CPU time of its thread, and its waiting for storage while it had a core.
+        wall, cpu, read, write : float
+            Wall time of process(), the thread's CPU time, and the time that the thread waited while reading and while
+            writing, excluding waits for a core. Waits while writing may include waits for the GIL.
         aside : tuple of float
-            CPU time, and waiting for a core, that do not count.
+            CPU time and time spent waiting for a core, both to be excluded from the waits.
         """
         meter = self._meter
         meter.core_wait = None
         waited = max(wall - cpu - read, 0.0)
         delay = self._core_wait.seconds()
         if delay is None or self._delay is None:
-            return {"wait_seconds": waited}
+            return {"wait_seconds": max(waited - write, 0.0), WRITE_WAIT: min(write, waited)}
         contention = min(max(delay - self._delay - aside[1], 0.0), waited)
         rest, lock = waited - contention, 0.0
         if wall and _has_lock():
-            # the longest that other threads can have held the lock while this one waited for it
+            # upper limit on the time that this thread waited for the GIL while other threads held it
             others = time.process_time() - self._others - cpu - aside[0] - meter.helper_cpu + self._helper_cpu
             lock = min(rest, max(min(others * (1 - read / wall), longest_wait(self._switches)), 0.0))
-        return {"contention_seconds": contention, LOCK: lock, "blocked_seconds": rest - lock}
+        blocked = rest - lock
+        written = min(write / rest, 1.0) * blocked if rest else 0.0
+        rest = blocked - written
+        return {"contention_seconds": contention, LOCK: lock, "blocked_seconds": rest, WRITE_WAIT: written}
 
 
 def longest_wait(before: int | None) -> float:
-    """The longest that this thread can have waited for the interpreter since it had given up its core so often.
+    """Upper limit on the thread's GIL wait time, in seconds, since its switch count was `before`.
 
-    Infinite where nothing tells.
+    The limit is infinite if the system does not report switches or Python has no GIL.
     """
     now = switches()
     if now is None or before is None or not _has_lock():
         return math.inf
-    # a thread that waits wakes up after the interval, or a tenth later, as timers are late
+    # a waiting thread wakes up after the interval, or up to 10 % later because timers fire late
     return (now - before) * 1.1 * usual_interval()
 
 
 def _has_lock() -> bool:
-    """Whether this interpreter has one lock for all threads."""
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 class Attempt:
-    """One attempt of a chunk, from its start to `end`.
+    """Measures a chunk attempt from construction to `end`.
 
-    `added` are patterns of secrets, as for `redacted`; `profile` turns on sampling of stacks in the user's function,
-    `peak_memory` measuring the peak of the process's memory.
+    `added` contains the user's secret patterns. `profile` enables stack sampling in the user's function, and
+    `peak_memory` enables the measurement of peak memory.
     """
 
     cache_function: Action
-    """The user's cache function, as passed on by coffea."""
+    noticed: AbstractContextManager[Any] = NOTHING
+    """Context manager active while coffea's closure opens the chunk's file itself."""
 
     def __init__(
         self,
@@ -160,7 +169,6 @@ class Attempt:
         self.meter = Meter() if meter is None else meter
         self._open = OpenChunk(self._requested, peak_memory=peak_memory)
         self.current = open_chunk(self._open)
-        """Context in which sections belong to this attempt."""
         self._clocks = Clocks(task)
         self._began = time.perf_counter()
         self._opened: float | None = None
@@ -170,6 +178,8 @@ class Attempt:
         self._loaded = False
         self._phases: dict[str, float] = {}
         self._unmetered: int | None = None
+        self._written: int | None = None
+        """Bytes that the thread wrote in process(), by the system's count."""
         self._modules = len(sys.modules)
         self._switches = switches()
         self._memory = Interval(peak=peak_memory)
@@ -180,12 +190,11 @@ class Attempt:
             raise
 
     def _requested(self) -> int | None:
-        """Bytes requested from storage so far, of other files than the chunk's as well."""
+        """Bytes requested from storage so far, including requests for files other than the chunk's."""
         own, others = self.meter.requested(), self.meter.others
         return own if others is None or own is None else own + (others.requested() or 0)
 
     def end(self, error: BaseException | None = None) -> Row:
-        """Close everything and return the record."""
         result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
         meter, sections = self.meter, self._open.entered
         others = meter.others
@@ -219,10 +228,12 @@ class Attempt:
             bytes_unmetered=self._unmetered,
             bytes_other=0,
             bytes_cached=meter.cached + (0 if others is None else others.cached),
+            **written_columns(meter.writes, self._written, self._added),
         )
+        meter.writes = None  # breaks a reference cycle
         if others is not None:
             record |= others.other_columns(self._added, with_failed=error is not None)
-        # a checkpoint replaced the work
+        # a chunk loaded from a checkpoint reads nothing
         record |= dict.fromkeys(READ, 0) if self._loaded else self._amounts(branches)
         if self._open.recorded:
             record["custom"] = packed_values(self._open.recorded, self._added)
@@ -230,8 +241,10 @@ class Attempt:
             record[SECTIONS] = rows = sections.rows(self._added)
             if self._unmetered is not None:
                 passes = sum(row["count"] for row in rows if row["memory_peak"] is not None)
-                # each reads at most so much of the kernel to know its memory
+                # a pass through a section reads up to 4096 bytes from the kernel to measure memory
                 record["bytes_unmetered"] = max(self._unmetered - 4096 * passes, 0)
+                # it also writes a byte, to reset the kernel's high-water mark
+                record["bytes_written_unmetered"] -= min(passes, max(record["bytes_written_unmetered"], 0))
             with reported(self.problems.append, "sections were not added to Dask's metrics", Exception):
                 sections.meter_in_dask(rows)
             self.problems += sections.problems
@@ -246,13 +259,12 @@ class Attempt:
         return record
 
     def _amounts(self, branches: Row) -> Row:
-        """What was read in all, given the columns of the branches."""
         meter = self.meter
         requested = meter.requested()
         payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
         metadata = None if requested is None else requested - payload
         if requested is not None and meter.requested_before is not None:
-            # requested before the events were built, except preloaded baskets, and later metadata
+            # bytes requested before the events were built, excluding preloaded baskets, plus late metadata
             metadata = meter.requested_before - self._payload_before + meter.late_metadata
         return {
             "bytes_requested": requested,
@@ -266,31 +278,33 @@ class Attempt:
     # inside coffea's function
 
     def sampled(self, function: Action) -> Action:
-        """The user's function with its stacks sampled while it runs, or unchanged without a profile."""
         return function if self._stacks is None else partial(self._stacks.run, function)
 
     def cache(self) -> Any:
-        """coffea's cache, which it requests after opening the file and before reading the tree."""
+        """Return the cache and record the time: coffea requests the cache once the file is open."""
         self._opened = time.perf_counter()
         self._phases["open_seconds"] = self._opened - self._began - self._checkpoint
         return self.cache_function()
 
+    def notice_opening(self) -> None:
+        self.meter.opens()
+        self._open.meter, self.noticed = self.meter, openings_noticed(self.meter, everything=True)
+
     def process(self, function: Action, events: Any) -> Any:
-        """Run the user's function on the events."""
         self.meter.events_are_built(events)
         self.meter.requested_before, self._payload_before = self.meter.requested(), self.meter.payload
         preloaded = self._built()
         try:
-            with openings_noticed(self.meter):
+            with openings_noticed(self.meter) if self.noticed is NOTHING else NOTHING:
                 return self.timed(function, events)
         finally:
             for name, seconds in preloaded.items():
                 self._phases[name] = self._phases.get(name, 0.0) + seconds
 
     def _built(self) -> dict[str, float]:
-        """Seconds of the phases of process() that preloaded branches took before it; the rest was building events."""
+        """Record the phases before process(), and return the preloading time by phase."""
         now, meter, preloaded = time.perf_counter(), self.meter, dict[str, float]()
-        if self._opened is None:  # where opening ended is unknown
+        if self._opened is None:  # the time when opening ended is unknown
             self._phases["open_seconds"] = now - self._began - self._checkpoint
             return preloaded
         if meter.preloads:
@@ -301,11 +315,11 @@ class Attempt:
         return preloaded
 
     def timed(self, function: Action, *args: Any) -> Any:
-        """Run the user's function, and tell apart what its time goes to."""
+        """Run the user's function and split its time into phases."""
         meter, self._open.meter = self.meter, self.meter
         before = meter.seconds()
         reads, clock, modules = BytesRead(), self._clocks.core_wait, len(sys.modules)
-        meter.reads, read_before, of_clock = reads, reads.bytes(), clock.read
+        meter.reads, counted, of_clock = reads, reads.both(), clock.read
         waits = Waits(meter, clock)
         meter.in_process = True
         try:
@@ -313,7 +327,7 @@ class Attempt:
         finally:
             cpu, wall = time.thread_time() - waits.cpu, time.perf_counter() - waits.wall
             meter.in_process = False
-            others = meter.others
+            others, writes = meter.others, meter.writes
             read, decompress, interpret = map(operator.sub, meter.seconds(), before)
             if others is not None:
                 others.in_process, others.core_wait = False, None
@@ -321,35 +335,39 @@ class Attempt:
                 of_others = others.seconds()
                 self._phases["other_read_seconds"] = max(of_others[0] - others.aside[3], 0.0)
                 read, decompress, interpret = map(operator.add, (read, decompress, interpret), of_others)
-            # what the thread has read, and no meter has seen
-            read_after = reads.bytes()
+            # bytes read by the thread that were not metered
+            now_counted = reads.both()
             reads.close()
             known = clock.read - of_clock + bytes_of_modules(modules)
             for each in filter(None, (meter, others)):
                 known += each.metered_reads
                 each.reads = None
-            if read_before is not None and read_after is not None:
-                self._unmetered = max(read_after - read_before - known, 0)
+            if counted is not None and now_counted is not None:
+                read_bytes, self._written = map(operator.sub, now_counted, counted)
+                self._unmetered = max(read_bytes - known, 0)
             files = meter if isinstance(meter, FilesMeter) else others
             delay, cpu_aside = 0.0, 0.0
             if files is not None:
-                # opening files and building events are phases of their own
+                # opening files and building events are separate phases
                 delay, *aside = files.aside
                 cpu_aside = aside[1]
                 times = map(operator.sub, (wall, cpu, read, decompress, interpret), aside)
                 wall, cpu, read, decompress, interpret = (max(seconds, 0.0) for seconds in times)
                 for name, seconds in files.phases.items():
                     self._phases[name] = self._phases.get(name, 0.0) + seconds
+            compute = max(cpu - decompress - interpret, 0.0)
+            write_cpu, write = (0.0, 0.0) if writes is None else (min(writes.cpu, compute), writes.wait)
             self._phases |= {
                 "process_seconds": wall,
                 **dict(zip(READING, (read, decompress, interpret), strict=True)),
-                "compute_seconds": max(cpu - decompress - interpret, 0.0),
-                **waits.parts(wall, cpu, read, (cpu_aside, delay)),
+                "compute_seconds": compute - write_cpu,
+                "write_cpu_seconds": write_cpu,
+                **waits.parts(wall, cpu, read, write, (cpu_aside, delay)),
             }
             self._ended = time.perf_counter()
 
     def load(self, checkpointer: Any, processor: Any, metadata: Any) -> Any:
-        """Load a checkpoint; an existing one replaces the work."""
+        """Load the chunk's checkpoint. If there is one, coffea does not process the chunk."""
         began = time.perf_counter()
         output = checkpointer.load(metadata, processor)
         self._checkpoint += time.perf_counter() - began
@@ -357,7 +375,6 @@ class Attempt:
         return output
 
     def save(self, checkpointer: Any, processor: Any, output: Any, metadata: Any) -> None:
-        """Save a checkpoint."""
         began = time.perf_counter()
         checkpointer.save(output, metadata, processor)
         self._saving = time.perf_counter() - began
@@ -365,7 +382,7 @@ class Attempt:
 
 
 def exceptions_in(result: Any, depth: int = 3) -> Iterator[BaseException]:
-    """Exceptions that a function returned: its result, or values in small containers of the standard library."""
+    """Yield exceptions that a function returned, either directly or in small built-in containers."""
     if isinstance(result, BaseException):
         yield result
     elif depth and isinstance(result, (dict, list, tuple, set, frozenset)) and len(result) <= 1000:
@@ -374,14 +391,15 @@ def exceptions_in(result: Any, depth: int = 3) -> Iterator[BaseException]:
 
 
 def columns_of_returned(result: Any, failed: list[Row], added: Added | None) -> list[Row]:
-    """Columns of the records of exceptions that a function returned, except those of files that it could not open."""
+    """Columns for returned exceptions, except failures to open files."""
     known = {other["error"] for other in failed}
     texts = (error_text(each, added) for each in exceptions_in(result))
     return [{"outcome": ERROR, "error": text, "bytes_requested": 0} for text in texts if text not in known]
 
 
 def further(record: Row) -> Row:
-    """Record of a further file of a task, of which the time is known already."""
+    """Create a record for another file in the same task, without the task's time."""
     none = {name: 0.0 for name, value in record.items() if name.endswith("_seconds") and value is not None}
     del none["wall_seconds"]
-    return none | {"id": new_identity()} | {name: record[name] for name in ("call", "dataset", "worker", "outcome")}
+    none |= {name: record[name] and 0 for name in AMOUNTS} | {"id": new_identity()}
+    return none | {name: record[name] for name in ("call", "dataset", "worker", "outcome")}

@@ -1,4 +1,4 @@
-"""Open collectors of this process and active `Runner.run` calls: what is recorded, and by which collector."""
+"""Open collectors in this process, and the active `Runner.run` calls that they record."""
 
 from __future__ import annotations
 
@@ -31,38 +31,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Watcher = Any
-"""The collector, of a room above this one: see the requests of the hook there."""
+"""A collector; `collector._Watcher`, in a higher-level package, defines the interface."""
 
 CONFIGURATIONS: Final = ("cfg", "config", "configuration")
-"""Attributes of processors in which frameworks keep their configuration."""
+"""Processor attributes that hold a framework's configuration."""
 LONGEST_NAME: Final = 120
-"""Letters of a processor's name at most."""
 
 
 def given_name(name: str | None) -> str | None:
-    """The name that a user gives to a run, in one line; None for none.
+    """Check a run's name, and put it on a single line. None is returned unchanged.
 
     Raises
     ------
     TypeError
-        It is no text.
+        The name is not a string.
     ValueError
-        It has no visible letter.
+        The name has no visible characters.
     """
     if name is None:
         return None
     if not isinstance(name, str):
-        raise TypeError(f"the name of a run is text, not {type(name).__name__}: {name!r}")
+        raise TypeError(f"the name of a run must be a string, not {type(name).__name__}: {name!r}")
     if not (line := _line_of(name)):
-        raise ValueError(f"the name of a run needs a visible letter, which {name!r} lacks")
+        raise ValueError(f"the name of a run must contain a visible character; {name!r} has none")
     return line
 
 
 def name_of_processor(processor: Any) -> str:
-    """A processor's own name; where it has a configuration, that of this.
+    """Name a processor by its own name, its configuration's name or its class name, in that order.
 
-    Its own name is a text in its attribute `name`, otherwise the name of the function or class. Attributes are looked
-    up without running code of the class, such as properties.
+    The processor's own name is its `name` attribute, if that is a string, or the name of the function or class.
+    Attributes are looked up without running code in the class, such as properties.
     """
     while (kind := type(processor)) in (functools.partial, types.MethodType):
         processor = processor.func if kind is functools.partial else processor.__self__
@@ -74,7 +73,7 @@ def name_of_processor(processor: Any) -> str:
         processor.__name__ if issubclass(kind, type | types.FunctionType | types.BuiltinFunctionType) else ""
     )
     if not name and configuration is not None:
-        # PocketCoffea's objects do not know their file
+        # PocketCoffea's configuration objects do not store their file's path
         words = [word for argument in sys.argv for word in argument.split("=", 1)]
         files = configuration, *(value for option, value in pairwise(words) if option == "--cfg")
         name = _line_of(_attribute(configuration, "name")) or next(filter(None, map(_of_file, files)), "")
@@ -83,8 +82,8 @@ def name_of_processor(processor: Any) -> str:
 
 
 def _of_file(path: Any) -> str:
-    """Name of a configuration's file, or of its folder where that says more."""
-    # files that people write: the pickled configuration of a batch job is named after the job
+    """Return a configuration file's name, or its folder's name if the file is called cfg or config."""
+    # only for files written by hand: a batch job's pickled configuration is named after the job
     written = (".py", ".yaml", ".yml", ".json", ".toml")
     if not issubclass(type(path), (str, PurePath)) or (file := Path(path)).suffix not in written:
         return ""
@@ -92,7 +91,10 @@ def _of_file(path: Any) -> str:
 
 
 def _attribute(thing: Any, name: str) -> Any:
-    """Attribute of an object, or item of a dict, without calls of its class's code; None for properties."""
+    """Look up an object's attribute or a dict's item without running code in the class.
+
+    The result is None for properties.
+    """
     if type(thing) is dict:
         return thing.get(name)
     found = inspect.getattr_static(thing, name, None)
@@ -105,22 +107,22 @@ def _attribute(thing: Any, name: str) -> Any:
 
 
 def _line_of(text: Any) -> str:
-    """A text in one line, without control characters; empty for what is no text."""
+    """Put a string on a single line without control characters. Other types become an empty string."""
     if not issubclass(type(text), str):
         return ""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in str.__str__(text)).split())
 
 
 Files = Mapping[str, str]
-"""Files by function, as both are called in profiles."""
+"""Maps function names to file names, both as in profiles."""
 
 
 _known: Final[dict[tuple[str, str], str]] = Remembered()
-"""Files of functions, by module and name, as they were before."""
+"""Maps the module and name of each function to its original file."""
 
 
 def files_of_functions(processor: Any) -> Files:
-    """Files of the functions in the module that defines a processor; those of one name in two files are left out."""
+    """Files of the functions in a processor's module, excluding function names that occur in several files."""
     while isinstance(processor, functools.partial | types.MethodType):
         processor = processor.func if isinstance(processor, functools.partial) else processor.__func__
     module = (processor if isinstance(processor, types.FunctionType) else type(processor)).__module__
@@ -128,7 +130,7 @@ def files_of_functions(processor: Any) -> Files:
     for code in _codes(module):
         name = function_of(code)
         file: str | None = code.co_filename
-        if file == SENT:  # a worker in this process has put what it was sent in the place of the class's methods
+        if file == SENT:  # a worker in this process has replaced the class's methods with the unpickled copies
             file = _known.get((module, name)) or getattr(sys.modules.get(module), "__file__", None)
         if file is not None:
             _known[module, name] = file
@@ -137,7 +139,6 @@ def files_of_functions(processor: Any) -> Files:
 
 
 def _codes(module: str) -> list[types.CodeType]:
-    """Code of functions and methods that a module defines, and of functions inside of them."""
     members = list(vars(sys.modules.get(module, types)).values())
     kinds = [member for member in members if issubclass(type(member), type)]
     members += [member for kind in kinds if kind.__module__ == module for member in vars(kind).values()]
@@ -147,35 +148,32 @@ def _codes(module: str) -> list[types.CodeType]:
         function = member.__func__ if of_class else member.fget if type(member) is property else member
         if type(function) is types.FunctionType and function.__module__ == module:
             found.append(function.__code__)
-    for code in found:  # which grows
+    for code in found:  # the list grows during the loop
         found += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return found
 
 
 def _called(file: str) -> str:
-    """A file as profiles call it; a cell of a notebook as its traceback does, such as In[3]."""
+    """Return a file's name for profiles. Notebook cells are named as in tracebacks, e.g. In[3]."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     of_cell = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
     return of_cell[1] if of_cell else place_of(file)
 
 
 class Watchers(tuple[Watcher, ...]):
-    """Several collectors that receive the same information."""
+    """A group of collectors that receive the same information."""
 
     __slots__ = ()
 
     def note(self, problem: str) -> None:
-        """Add a problem to each."""
         for watcher in self:
             watcher.note(problem)
 
     def chunks_lost(self, reason: str, call: str | None = None) -> None:
-        """Record with each why chunks are missing."""
         for watcher in self:
             watcher.chunks_lost(reason, call)
 
     def take_records(self, records: bytes) -> None:
-        """Give packed records to each."""
         for watcher in self:
             watcher.take_records(records)
 
@@ -183,13 +181,13 @@ class Watchers(tuple[Watcher, ...]):
 lock: Final = threading.RLock()
 active: Final[list[Watcher]] = []
 _outer: Final[dict[str, Watchers]] = {}
-"""For the topic of each, the collectors that its context had before."""
+"""Maps each collector's topic to the collectors opened earlier in the same context."""
 here: Final[ContextVar[Watchers | None]] = ContextVar("roastcoffea_collectors", default=None)
-"""Collectors opened in this context; None if there never were any."""
+"""Collectors opened in this context, or None if there have never been any."""
 
 
 def add(watcher: Watcher) -> None:
-    """Let a collector take the Runner calls of this context, and of contexts without a collector."""
+    """Record Runner calls for a collector, in this context and in contexts without a collector."""
     outer = here.get() or Watchers()
     active.append(watcher)
     _outer[watcher.topic] = outer
@@ -197,9 +195,8 @@ def add(watcher: Watcher) -> None:
 
 
 def remove(watcher: Watcher) -> None:
-    """Undo `add`."""
     others = Watchers(other for other in here.get() or () if other is not watcher)
-    # a thread whose call was recorded by someone else counts as one that never had a collector
+    # a collector limited to this context is ignored, as if the thread had never had a collector
     here.set(others if others or watcher.of_all_contexts else None)
     with lock:
         active.remove(watcher)
@@ -207,19 +204,21 @@ def remove(watcher: Watcher) -> None:
 
 
 def watchers() -> Watchers:
-    """Open collectors of this context; for a thread that never had one, all that measure such threads as well."""
+    """Return this context's open collectors.
+
+    If the thread has never had a collector, return all collectors that also measure such threads.
+    """
     with lock:
         found = _watching()
         if here.get() is None and any(other not in _outer[found[-1].topic] for other in found[:-1]):
             found.note(
                 "a Runner call in a thread without a collector was counted in every open collector: "
-                "open one in that thread"
+                "open a collector in that thread"
             )
         return found
 
 
 def is_watched() -> bool:
-    """Whether a collector measures the Runner calls of this context."""
     return bool(_watching())
 
 
@@ -229,8 +228,6 @@ def _watching() -> Watchers:
 
 
 class OpenCall:
-    """An active call of `Runner.run`."""
-
     def __init__(self, watchers: Watchers, runner: Any, processor: Any) -> None:
         self.id = uuid.uuid4().hex
         self.watchers = watchers
@@ -238,15 +235,13 @@ class OpenCall:
         self._class = type(processor).__name__
         self._runner = runner
         self._known: Row = {"processor": self._class}
-        """Fields of its record."""
         self._files_of_functions: Files = {}
-        with reported(watchers.note, "the processor is known by its class alone", Exception):
+        with reported(watchers.note, "only the processor's class is known", Exception):
             self._known["processor"] = name_of_processor(processor)
             self._files_of_functions = files_of_functions(processor)
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Context in which the Runner works; at its end the collectors receive the record of the call."""
         for watcher in self.watchers:
             watcher.call_began(self.id, self._files_of_functions)
         token = current.set(self)
@@ -269,14 +264,14 @@ class OpenCall:
                     watcher.call_ended(record)
 
     def end_for(self, watcher: Watcher, error: BaseException) -> None:
-        """Give a collector the record of the call as if it failed now."""
+        """Pass the call's record to a collector as if the call had just failed."""
         if watcher in self.watchers:
             watcher.call_ended(self._record(time.time(), error))
             watcher.fetch_records()
 
     def name(self, executor: Any) -> str:
-        """Name of the tasks: that of the processor's class, as in coffea."""
-        # Dask truncates the name of a function there
+        """Task name: by default, the processor's class name, as in coffea."""
+        # Dask truncates function names at this length
         return str(getattr(executor, "function_name", None) or self._class)[:50]
 
     def process_chunks(self, items: Sequence[Any]) -> None:
@@ -288,13 +283,13 @@ class OpenCall:
 
     def preprocess_files(self, items: Sequence[Any]) -> None:
         """Record the files passed to the executor for preprocessing."""
-        with reported(self.watchers.note, "the files of preprocessing were not counted", Exception):
+        with reported(self.watchers.note, "the files to preprocess were not counted", Exception):
             self._known["files"] = self._known.get("files", 0) + len(items)
         self._items_requested(items)
 
     def take_result(self, items: Sequence[Any], result: Any) -> None:
-        """Learn which chunks an executor gave back although one of them failed."""
-        with reported(self.watchers.note, "the chunks in a partial output are not known", Exception):
+        """Record which chunks are in the executor's output if other chunks failed."""
+        with reported(self.watchers.note, "the chunks in a partial output are unknown", Exception):
             match result:
                 case ({"processed": processed}, BaseException()):
                     self._known["kept"] = [number for number, item in enumerate(items) if item in processed]
@@ -302,7 +297,7 @@ class OpenCall:
     def _items_requested(self, items: Sequence[Any]) -> None:
         for watcher in self.watchers:
             known = False
-            with reported(watcher.note, "the requests of a Runner call were not recorded", Exception):
+            with reported(watcher.note, "a Runner call's requests were not recorded", Exception):
                 watcher.items_requested(self.id, items)
                 known = True
             if not known:
@@ -310,7 +305,7 @@ class OpenCall:
         self._tell_running()
 
     def _tell_running(self) -> None:
-        """Tell the collectors what is known of the call, in case that the client is lost before it ends."""
+        """Send the call's record so far to the collectors, in case the client is lost."""
         with reported(self.watchers.note, "a running Runner call was not recorded", Exception):
             error = "the client was lost while the call ran"
             record = dataclasses.replace(self._record(time.time(), None), outcome=LOST, error=error)
@@ -332,11 +327,13 @@ class OpenCall:
 
 open_calls: Final[list[OpenCall]] = []
 current: Final[ContextVar[OpenCall | None]] = ContextVar("roastcoffea_call", default=None)
-"""The call of this context."""
 
 
 def fingerprint(items: Iterable[Any]) -> str | None:
-    """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, independent of chunk size."""
+    """SHA-256 hash of the chunks' datasets, files, trees and file UUIDs.
+
+    The hash does not depend on the chunk size.
+    """
     try:
         files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
     except AttributeError:
@@ -346,7 +343,7 @@ def fingerprint(items: Iterable[Any]) -> str | None:
 
 
 def _options(runner: Any) -> Row:
-    """The plain settings of a Runner and its executor, and the names of classes: schema, and pools that are made."""
+    """Settings of a Runner and its executor as plain values. Classes are replaced with their names."""
     options: Row = {}
     for owner, thing in (("", runner), ("executor.", runner.executor)):
         for setting in dataclasses.fields(thing):
@@ -358,21 +355,23 @@ def _options(runner: Any) -> Row:
 
 
 def coffea_report(result: Any) -> Row | None:
-    """coffea's own metrics, without secrets; None unless the Runner has savemetrics on."""
+    """Redacted copy of coffea's own metrics; None unless the Runner option `savemetrics` is set."""
     output = output_of(result)
     metrics = output.get("metrics") if isinstance(output, Mapping) else None
     return redacted_values(copy.deepcopy(dict(metrics))) if isinstance(metrics, Mapping) else None
 
 
 def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]:
-    """What tasks did without a Runner, as calls: from the first runnable task of a name to the end of its last one.
+    """Group non-Runner tasks by name into stand-ins for Runner calls.
+
+    A stand-in call lasts from when its first task became runnable until its last task ended.
 
     Parameters
     ----------
     chunks
-        Records of attempts, of which some are of such tasks.
+        Attempt records, including the records of non-Runner tasks.
     tasks
-        Attempts of Dask tasks; None without a scheduler.
+        Attempts at Dask tasks, or None if there is no scheduler.
     """
     import pyarrow.compute as pc
 

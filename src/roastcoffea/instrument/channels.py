@@ -1,6 +1,7 @@
-"""How records reach the client: a Dask task's metadata and worker events, otherwise the output and a folder.
+"""Transport of records to the client, and of probe code to the workers.
 
-It also brings the probe to clusters without the package: its code is sent once to each worker, and tasks carry a
+On Dask, records are sent in task metadata and worker events. Other executors return records in the output, and also
+write them to a folder. If workers lack this package, the probe code is sent to each worker once, and tasks contain a
 stand-in.
 """
 
@@ -29,21 +30,22 @@ from roastcoffea.log.packing import OF_PROCESS, PROBLEMS, packed_records
 from roastcoffea.redaction import Added, redacted
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
-"""Key of records in an output, until the client takes them out again."""
+"""Key under which an output contains records until the client removes them."""
 
 LENGTH_SIZE: Final = 4
 
 _warned: Final[dict[tuple[int, str], None]] = Remembered()
-"""Processes that have reported a folder they cannot write to, with these folders."""
+"""Unwritable folders that have been reported, each with the ID of the reporting process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """Where a probe sends its records.
+    """Destinations for a probe's records.
 
-    `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output if it is
-    a dictionary (`in_output`), and are also appended to files in `spool` if this host has that folder: a run that
-    raises returns no output. `environment` is what tasks of other systems report of theirs; None where they do not.
+    `topics` are the names of collectors' plugins on a Dask cluster. If there are none and `in_output` is set, records
+    are returned in the output, provided the output is a dictionary. Records are also appended to files in the folder
+    `spool` if the folder exists on this host, because a run that raises does not return any output. `environment` lists
+    the values that non-Dask tasks report from their environment variables.
     """
 
     topics: tuple[str, ...] = ()
@@ -52,15 +54,15 @@ class Transport:
     environment: FromEnvironment | None = None
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
-        """Send packed records to the client; return the output, with the records inside if they travel that way.
+        """Send packed records to the client, and return the output, which may contain the records.
 
-        On a Dask cluster they arrive with the end of the task; those of a failed task arrive as an event.
+        On a Dask cluster, records are sent when the task ends or, if the task failed, as an event.
         """
         if self.topics:
             if failed:
                 self.send({"chunk": records, "of": (task.key, task.run_id)})
             elif task.state is not None and not (task.had_plugins and task.plugins.keys().isdisjoint(self.topics)):
-                # if the plugins were removed while the task ran, nobody would take the record out again
+                # if the plugins had been removed by now, the record would stay in the metadata
                 task.state.metadata[METADATA_KEY] = records
             return output
         travels = self.in_output and not failed and (output is None or type(output) is dict)
@@ -71,46 +73,47 @@ class Transport:
             raise_if_interrupted(error)
             if not travels:
                 raise
-            problem = f"records would be lost if the run raised, as their folder cannot be written: {error.strerror}"
+            problem = (
+                f"records will be lost if the run raises, because their folder cannot be written to: {error.strerror}"
+            )
             here = os.getpid(), str(self.spool)
             if here not in _warned:
-                # if the run raises, this is the only notice of it
+                # if the run raises, this log entry is the only report of the problem
                 _warned[here] = None
                 logging.getLogger(__name__).warning(problem)
             return {**(output or {}), OUTPUT_KEY: [records, packed_records([{PROBLEMS: [problem]}])]}
         return {**(output or {}), OUTPUT_KEY: [records]} if travels else output
 
     def send(self, message: Row) -> None:
-        """Send a message to the scheduler's plugins of these names, while they exist."""
+        """Send a message to the scheduler through each plugin in `topics` that still exists."""
         plugins = getattr(dask_worker(), "plugins", {})
         for topic in self.topics:
-            # the scheduler would keep the event forever once its plugin is gone
+            # without the plugin, the scheduler would keep the event forever
             if topic in plugins:
                 plugins[topic].report(message)
 
     def complain(self, added: Added | None, problem: str) -> None:
-        """Report a problem to the client and in the worker's log, without secrets."""
         problem = redacted(problem, added)
         logging.getLogger(__name__).warning(problem)
         self.send({"problem": problem})
 
 
 def append_to_spool(folder: str, records: bytes) -> None:
-    """Append packed records to this thread's own file in a folder, completely or not at all."""
+    """Append packed records to this thread's file, either completely or not at all."""
     file = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}")  # noqa: PTH118
     entry = len(records).to_bytes(LENGTH_SIZE, "little") + records
     with open(file, "ab", buffering=0) as spool:  # noqa: PTH123
         end = spool.tell()
         if spool.write(entry) < len(entry):
-            # a full disk writes a part without raising, which would corrupt everything appended later
+            # on a full disk, a partial write does not raise, but would corrupt everything appended later
             spool.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
 
 
 def spooled(folder: str, read: dict[str, int] | None = None) -> Iterator[bytes]:
-    """Packed records from the files in a folder; one cut off by a process's death is left out.
+    """Yield the packed records in a folder's files, except records truncated when a process died.
 
-    `read` holds the number of bytes already read from each file, which are skipped.
+    `read` contains the number of bytes already read from each file. These bytes are skipped.
     """
     read = {} if read is None else read
     for path in sorted(Path(folder).iterdir()):
@@ -125,7 +128,7 @@ def spooled(folder: str, read: dict[str, int] | None = None) -> Iterator[bytes]:
 
 
 def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
-    """An executor's output without records, and the packed records."""
+    """Split an executor's result into the output and the packed records."""
     if type(output) is not dict or OUTPUT_KEY not in output:
         return output, ()
     records = output.pop(OUTPUT_KEY)
@@ -133,10 +136,10 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 
 
 class DaskTask:
-    """The Dask task that runs on this thread, if there is one and collectors' plugins (`topics`) want it.
+    """The Dask task running on this thread, if there is one and `topics` is not empty.
 
-    A Runner with an executor without Dask may itself run in a Dask task, which is not one of its own. `known` are the
-    task's fields in records.
+    A Runner with a non-Dask executor may itself run in a Dask task. This task is not one of the Runner's tasks, so
+    `topics` is empty. `known` contains the task's fields for records.
     """
 
     def __init__(self, topics: tuple[str, ...] = ()) -> None:
@@ -155,7 +158,7 @@ class DaskTask:
 
 
 def dask_worker() -> Any | None:
-    """The worker whose task runs on this thread."""
+    """Return the worker whose task is running on this thread, or None."""
     distributed = sys.modules.get("distributed.worker")
     if distributed is None:
         return None
@@ -168,24 +171,23 @@ def dask_worker() -> Any | None:
 
 
 class CarriedProbe:
-    """Callable in place of a function of the user's; the code that it needs is in the collector's worker plugin.
+    """Stand-in for a user's function. It gets its probe code from the worker plugin.
 
     Parameters
     ----------
     packed : bytes
-        This class pickled by value.
+        This class, pickled by value.
     name : str
         Name for the Dask task.
     topic : str
-        Name of the plugin.
+        Name of the worker plugin.
     function : callable
-        The user's function, or that which coffea passed to the executor.
+        The user's function, or the function that coffea passed to the executor.
     state : tuple
-        Further arguments of the code.
+        Further arguments for the probe code.
     """
 
     code = "probe"
-    """Which part of the code makes the callable."""
 
     def __init__(self, packed: bytes, name: str, topic: str, function: Action, state: tuple[Any, ...]) -> None:
         self._state = (packed, name, topic, function, state)
@@ -211,7 +213,7 @@ class CarriedProbe:
 
 
 class CarriedFunction(CarriedProbe):
-    """A measured function where workers lack the package; `state` is what counts as events."""
+    """Stand-in for a measured function on workers without the package; `state` contains `events`."""
 
     code = "call"
     __dask_tokenize__ = None  # type: ignore[assignment]
@@ -221,7 +223,7 @@ setattr(CarriedFunction, IS_MEASURED, True)
 
 
 class Packed:
-    """Placeholder for an object that is already pickled; it unpickles to that object."""
+    """Placeholder for a pickled object; it unpickles to the object itself."""
 
     def __init__(self, packed: bytes) -> None:
         self.packed = packed
@@ -231,14 +233,13 @@ class Packed:
 
 
 _facts: Final[dict[int, Row]] = Remembered()
-"""What this process knows of its batch job, which stays."""
+"""Constant information about this process's batch job, by process ID."""
 
 
 def task_of(environment: FromEnvironment) -> DaskTask:
-    """The task of another system that runs on this thread, with what its process knows of itself."""
     process = os.getpid()
     if process not in _facts:
-        _facts.clear()  # those of a process that this one was forked from
+        _facts.clear()  # inherited from the parent process when this process was forked
         _facts[process] = job_since_start()
     told = {name: re.search(pattern, os.environ.get(variable, "")) for name, variable, pattern in environment}
     facts = _facts[process] | {name: found[1] for name, found in told.items() if found is not None}

@@ -1,4 +1,4 @@
-"""Clocks, memory and garbage of this process, and its modules, cheap enough to read around every chunk."""
+"""Low-overhead gauges for every chunk: clocks, memory, garbage collection, imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import sys
 from collections import deque
 from functools import partial
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter, thread_time
@@ -21,19 +21,19 @@ from roastcoffea.interrupts import raise_if_interrupted
 
 try:
     import resource
-except ImportError:  # Windows has none
+except ImportError:  # not available on Windows
     resource = None  # type: ignore[assignment]
 
 _STATE = "_roastcoffea_open_intervals"
 
 
 def process_name() -> str:
-    """Name of this process among the workers of a run: host and number."""
+    """Worker name for this process, made up of the host name and the process ID."""
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def resident_memory() -> int | None:
-    """Resident memory of this process in bytes; None if the system does not report it."""
+    """Resident memory of this process in bytes, or None if the system does not report it."""
     try:
         pages = _of_file("/proc/self/statm", os.O_RDONLY, os.read, 16384).split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -48,7 +48,7 @@ def resident_memory() -> int | None:
 
 
 def _of_file(path: str, flags: int, use: Action, given: Any) -> Any:
-    """Result of an `os` function on a small kernel file; file objects would double the cost."""
+    """Apply an `os` function to a small /proc file, in half the time that a file object would take."""
     file = os.open(path, flags | os.O_CLOEXEC)
     try:
         return use(file, given)
@@ -57,7 +57,6 @@ def _of_file(path: str, flags: int, use: Action, given: Any) -> Any:
 
 
 def _highest_and_resident_memory() -> tuple[int | None, int | None]:
-    """High-water mark and current resident memory, from one reading to save time."""
     try:
         text = _of_file("/proc/self/status", os.O_RDONLY, os.read, 16384)
         return _kilobytes(text, b"VmHWM:"), _kilobytes(text, b"VmRSS:")
@@ -67,7 +66,7 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
 
 
 def switches() -> int | None:
-    """How often this thread gave up its core of its own accord; None where nothing tells."""
+    """Number of this thread's voluntary context switches, or None if unknown."""
     this_thread = getattr(resource, "RUSAGE_THREAD", None)
     return None if this_thread is None else resource.getrusage(this_thread).ru_nvcsw
 
@@ -87,14 +86,13 @@ def _restart_highest_resident_memory() -> bool:
 
 
 class OfThread:
-    """A file of the kernel's about the thread that reads it first, or the given one, until `close`.
+    """A /proc file for the given thread or, by default, for the first thread that reads it.
 
-    It stays open, as opening takes several times as long as reading. Without `close` an object in C closes it, because
-    Python drops what handlers of signals raise in `__del__`.
+    The file stays open until `close`, because opening it takes several times as long as reading it. If `close` is not
+    called, a C object closes the file: in a `__del__` method, Python would drop exceptions raised by signal handlers.
     """
 
     read = 0
-    """Bytes that were read of it."""
 
     _closing: Any = None
 
@@ -102,7 +100,7 @@ class OfThread:
         self._path, self._file = f"/proc/{thread}/{name}", -1
 
     def text(self) -> bytes:
-        """What is in it; empty if the system does not report it."""
+        """Read the file's content; the result is empty if the system does not provide the file."""
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -115,52 +113,62 @@ class OfThread:
         return text
 
     def close(self) -> None:
-        """Close the file."""
         self._file = -1
         if self._closing is not None:
             self._closing.close()
 
 
 class CoreWait(OfThread):
-    """Time for which this thread was runnable without a core."""
+    """Gauge for the time that a thread spends runnable but waiting for a core."""
 
     def __init__(self, thread: str = "thread-self") -> None:
         super().__init__("schedstat", thread)
 
     def seconds(self) -> float | None:
-        """Seconds since the thread started; None if the system does not report them."""
+        """Seconds spent waiting since the thread started, or None if the system does not report them."""
         text = self.text()
         return int(text.split(None, 2)[1]) * 1e-9 if text else None
 
 
 class BytesRead(OfThread):
-    """Bytes that this thread read with `read()` and its like, from files, pipes and the kernel; not through mmap."""
+    """Gauge for the bytes that this thread reads and writes with `read()`, `write()` and similar calls, without mmap.
+
+    Ordinary files, pipes and /proc files all count.
+    """
 
     def __init__(self) -> None:
         super().__init__("io")
 
-    def bytes(self) -> int | None:
-        """Bytes since the thread started, without those of this file; None if the system does not report them."""
+    def both(self) -> tuple[int, int] | None:
+        """Bytes read and written since the thread started, excluding this gauge's own reads; None if unknown."""
         own, text = self.read, self.text()
-        return int(text.split(None, 2)[1]) - own if text else None
+        if not text:
+            return None
+        _, read, _, written, _ = text.split(None, 4)
+        return int(read) - own, int(written)
+
+    def bytes(self) -> int | None:
+        """Bytes read, as in `both`."""
+        both = self.both()
+        return both and both[0]
 
 
 class Delays:
-    """Parts of a thread's waits for storage in which it had no core; the times are those of one thread."""
+    """Measures how long a thread waits for a core while it waits for storage."""
 
     core_wait: CoreWait | None = None
-    """Time that the thread has waited for a core, during process()."""
+    """Gauge for the thread's time waiting for a core; set while process() is running."""
     off_core = 0.0
-    """Wall time minus CPU time of that thread at the last reading of its run queue."""
+    """The thread's wall time minus its CPU time when the run-queue time was last read."""
     delay = 0.0
-    """Result of that reading."""
+    """The thread's time waiting for a core when the run-queue time was last read."""
     shortest, answers = 2e-3, 0
-    """Shortest wait, in seconds, for which the thread's run queue is read: that costs a system call."""
+    """Shortest wait, in seconds, after which the run-queue time is read, because each read costs a system call."""
     waits_since = 0.0
-    """Wall time minus CPU time of that thread when it started to wait for a basket."""
+    """The thread's wall time minus its CPU time when the thread started to wait for a basket."""
 
     def delayed(self, off_core: float) -> float:
-        """Seconds without a core during the wait that ends now; 0 for short waits.
+        """Seconds that the thread waited for a core during the wait that is ending; 0 for short waits.
 
         `off_core` is the thread's wall time minus its CPU time.
         """
@@ -168,34 +176,33 @@ class Delays:
         return 0.0 if waited < self.shortest else min(self._asked(off_core), waited)
 
     def waits(self, off_core: float) -> None:
-        """Record that the thread waits from now on: earlier time is not part of this wait."""
         self.waits_since = off_core
         if off_core - self.off_core > 2 * self.shortest:
             self._asked(off_core)
 
     def _asked(self, off_core: float) -> float:
-        """Seconds for which the thread waited for a core since the last reading."""
+        """Seconds that the thread has waited for a core since the run-queue time was last read."""
         before, self.off_core = self.delay, off_core
         if self.core_wait is not None:
             self.delay = self.core_wait.seconds() or before
             self.answers += 1
-            # a chunk may wait thousands of times: after sixteen readings only waits of twice that length are read
+            # a chunk may wait thousands of times, so the minimum wait doubles every sixteen reads
             self.shortest = 2e-3 * (1 << self.answers // 16)
         return self.delay - before
 
 
 class Interval:
-    """Memory of the process from construction to `close`, and the number of overlapping intervals.
+    """Measures process memory from construction to `close`, and counts overlapping intervals.
 
-    The kernel keeps one high-water mark per process. Each new interval passes the mark to the open intervals and resets
-    it, so that nested and overlapping intervals all see their own peak.
+    The kernel keeps a single high-water mark per process. Each new interval passes the mark on to the open intervals
+    and resets it, so every interval gets its own peak, even if intervals are nested or overlap.
 
     Parameters
     ----------
     part : bool
-        It is part of another interval and does not count as overlap.
+        Whether this interval is part of another interval and therefore does not count as overlapping.
     peak : bool
-        Measure the peak, for which the kernel's mark is reset.
+        Whether to measure the peak, which requires resetting the kernel's mark.
     """
 
     def __init__(self, *, part: bool = False, peak: bool = True) -> None:
@@ -224,16 +231,16 @@ class Interval:
             self._state.lock.release()
 
     def raise_peak(self, mark: int | None) -> None:
-        """Take a high-water mark into account."""
         if mark is not None and self.peak is not None:
             self.peak = max(self.peak, mark)
 
     def close(self) -> None:
-        """End the interval; `peak` stays None if the system does not report it."""
+        """End the interval. If the system does not report the peak, `peak` is None."""
         with lock_of(self._state):
             mark, self.after = (None, resident_memory()) if self.peak is None else _highest_and_resident_memory()
             leave(self._state, self)
-            # the kernel's mark is exact only while the memory is held: a later reading of the same peak may be lower
+            # the kernel's mark is exact only while the memory is in use; if it is read later, the same peak may appear
+            # lower
             for other in tuple(self._state.open):
                 other.raise_peak(mark)
         if mark is None or not (self._exact or mark != self._mark_before):
@@ -244,28 +251,25 @@ class Interval:
 
 
 _ignored: Any = operator.is_
-"""In C, and without an effect."""
 
 
 class _Starts(map):  # type: ignore[type-arg]
-    """An iterator that is advanced where a collection starts: by `setattr(iterator, phase, ...)`."""
+    """Iterator that `setattr(iterator, phase, ...)` advances when a collection starts."""
 
     start, stop = property(None, next), property(None, _ignored)
 
 
 class _Stops(map):  # type: ignore[type-arg]
-    """The same where it stops."""
-
     start, stop = property(None, _ignored), property(None, next)
 
 
 class Garbage:
-    """Time that the process collects garbage, from construction to `close`; nothing of it stays in the interpreter.
+    """Measures the process's garbage collection time from construction to `close`.
 
-    Any thread may collect, such as one that receives what a chunk waits for: collecting holds the interpreter.
+    A collection holds the GIL and may run on any thread, e.g. on a thread that receives a chunk's data.
 
-    The callbacks have no code in Python. It would be where signals that came during a collection are handled, and
-    Python drops what their handlers raise there.
+    The callbacks contain no Python code. Otherwise, Python would handle signals in the callbacks during a collection,
+    and would drop exceptions raised by the signal handlers.
     """
 
     def __init__(self) -> None:
@@ -276,9 +280,10 @@ class Garbage:
         gc.callbacks.extend(self._callbacks)
 
     def _sums(self, kind: type[map[None]]) -> tuple[deque[tuple[float, float, int]], map[None]]:
-        """The clocks of this thread and of the others at all starts, or stops, and the number of the others'.
+        """Sum the clock readings at all starts or ends, separately for this thread and for other threads.
 
-        Clocks are floats, since Python looks for signals as it multiplies long integers.
+        The third sum is the number of readings on other threads. Clock values are floats, because Python checks for
+        signals when it multiplies long integers.
         """
         sums = deque([(0.0, 0.0, 0)], 1)
         is_own, is_other = self._thread.__eq__, self._thread.__ne__
@@ -289,44 +294,42 @@ class Garbage:
         return sums, kind(sums.append, zip(*map(accumulate, (own, others, number)), strict=True))
 
     def seconds(self) -> tuple[float, float]:
-        """CPU time of collections by the thread that has constructed this, and wall time of those by others."""
+        """CPU time of collections on the constructing thread, and wall time of all other collections."""
         own, others, open_ones = map(operator.sub, self._stops[0], self._starts[0])
-        if open_ones < 0:  # another thread collects now
+        if open_ones < 0:  # another thread is collecting now
             others += perf_counter() - self._began
         return own, max(others, 0.0)
 
     def cost(self, waited: float, lock: float) -> float:
-        """Seconds that collections cost the thread: its own, and those by others for which it had to wait.
+        """Seconds that this thread lost to its own and other threads' garbage collections.
 
-        It computes on in a library that has let go of the interpreter while another thread collects.
+        A thread in a library that has released the GIL keeps computing during another thread's collection.
 
         Parameters
         ----------
         waited, lock : float
-            Upper limit on the thread's wait for the interpreter in seconds, and the part recorded as such: others'
-            collections are in this part first.
+            Upper limit on the thread's wait for the GIL, in seconds, and the part of this wait that is recorded as lock
+            wait. Other threads' collections are attributed to the recorded part first.
         """
         own, others = self.seconds()
         return own + min(max(others - lock, 0.0), max(waited - lock, 0.0))
 
     def close(self) -> None:
-        """Stop recording collections."""
         for callback in self._callbacks:
             if callback in gc.callbacks:
                 gc.callbacks.remove(callback)
 
 
 def _of_modules(number: int) -> list[str]:
-    """Names of the modules that were loaded since there were this many."""
     return [*sys.modules][number:] if len(sys.modules) > number else []
 
 
 def bytes_of_modules(number: int) -> int:
-    """The most that was read to load the modules since there were this many."""
+    """Upper limit on the number of bytes read to load modules since `sys.modules` had this length."""
     size = 0
     for name in _of_modules(number):
         try:
-            # an attribute of a module that is loaded when it is used would load it
+            # normal attribute access would import a lazily loaded module
             spec = object.__getattribute__(sys.modules.get(name), "__dict__").get("__spec__")
             if spec.cached:
                 cached = Path(spec.cached)
@@ -337,8 +340,9 @@ def bytes_of_modules(number: int) -> int:
 
 
 def modules_since(number: int) -> list[str] | None:
-    """Packages of the modules loaded since there were this many, at most 20; None if there are no new ones."""
-    names = (name.partition(".")[0] for name in _of_modules(number))
-    # shared state of our code is in sys.modules as well
-    found = dict.fromkeys(name for name in names if not name.startswith(("_roastcoffea", "__roastcoffea")))
-    return [*found][:20] or None
+    """Up to 20 outermost modules loaded since `sys.modules` had this length, or None."""
+    loaded = dict.fromkeys(_of_modules(number))
+    # sys.modules also contains our shared state
+    ours = ("_roastcoffea", "__roastcoffea")
+    outer = (name for name in loaded if name.rpartition(".")[0] not in loaded and not name.startswith(ours))
+    return list(islice(outer, 20)) or None

@@ -1,9 +1,9 @@
-"""The client's hook into coffea: it intercepts Runner calls and wraps each chunk's function in a probe.
+"""Client-side hook into coffea that wraps the function run on each chunk in a probe.
 
-While a collector is open, `Runner.run` and the `copy` of executors are patched, and methods of Dask clients once an
-executor works with one; the last collector restores them. The Runner makes a temporary copy of its executor for each
-step; only that copy gets a subclass of its class whose `__call__` annotates the tasks and wraps the function. Records
-travel by the transport of the executor's call.
+While a collector is open, `Runner.run` and the executors' `copy` methods are patched. Dask client methods are patched
+once an executor uses a client. The last collector to close restores all of them. The Runner makes a temporary copy of
+its executor for each step. Only this copy's class is replaced with a subclass whose `__call__` annotates the tasks and
+wraps the function. Each executor call has its own transport for records.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import dask
 from dask.utils import funcname, key_split
 
 from roastcoffea.errors import error_text, reported
+from roastcoffea.generations import runner_and_executor
 from roastcoffea.instrument import calls
 from roastcoffea.instrument.calls import OpenCall, Watcher, Watchers, watchers
 from roastcoffea.instrument.channels import CarriedProbe, spooled, taken_from
@@ -36,19 +37,16 @@ from roastcoffea.records.workers import EXECUTOR, MERGE, PREPROCESSING, RESULTS,
 from roastcoffea.redaction import added_patterns
 
 STEP_OF: Final = {"map": SUBMIT, "submit": SUBMIT, "sync": RESULTS, "_send_to_scheduler": None}
-"""Methods of a client, and the step that they are a part of; the last sends messages, such as graphs."""
+"""Maps each client method to the step that it performs. The last method sends messages such as graphs."""
 
 LOST: Final = "records were lost"
 PROCESSING: Final = "processing"
 
 
 class ClientSteps:
-    """Steps of one executor call.
+    """Records the client's steps during an executor call, such as sending a graph.
 
-    Parameters
-    ----------
-    call, work
-        Identity of the Runner call, and what the executor does for it.
+    `work` is the kind of work that the executor performs for the Runner call.
     """
 
     def __init__(self, call: str | None, work: str) -> None:
@@ -61,7 +59,7 @@ class ClientSteps:
         self._graph: Row = {}
 
     def during(self, method: Action, client: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the client as a part of its step, unless another one calls it."""
+        """Call a client method, and time it as a step unless the caller is another timed method."""
         step = STEP_OF[method.__name__]
         if step is None:
             self._sends(*args)
@@ -78,17 +76,19 @@ class ClientSteps:
                 self._submitted, self._returned = ended, None
 
     def _sends(self, message: Any) -> None:
-        """Note the size of a graph that is sent."""
         if isinstance(message, Mapping) and message.get("op") == "update-graph":
             try:
                 frames = message["expr_ser"].frames if "expr_ser" in message else message["graph_frames"]
                 sent = {"graph_bytes": sum(memoryview(each).nbytes for each in frames), "tasks": len(message["keys"])}
-            except (AttributeError, KeyError, TypeError):  # a version with another form: not known
+            except (
+                AttributeError,
+                KeyError,
+                TypeError,
+            ):  # other versions use a different format, so the size is unknown
                 return
             self._graph = {name: number + (self._graph.get(name) or 0) for name, number in sent.items()}
 
     def rows(self) -> Iterator[Row]:
-        """All steps, after the executor call."""
         end = self._now()
         yield self._row(EXECUTOR, self._began, end)
         yield from self._submits
@@ -98,7 +98,6 @@ class ClientSteps:
                 yield self._row(MERGE, self._returned, end)
 
     def _now(self) -> tuple[float, float]:
-        """Unix time, and CPU time of the thread."""
         return self._offset + time.perf_counter(), time.thread_time()
 
     def _row(self, step: str, began: tuple[float, float], ended: tuple[float, float]) -> Row:
@@ -106,12 +105,11 @@ class ClientSteps:
 
 
 _steps: Final[ContextVar[ClientSteps | None]] = ContextVar("roastcoffea_steps", default=None)
-"""Steps that this thread records."""
 
 
 @contextmanager
 def recorded_steps(client: Any, call: str | None, work: str, found: Watchers) -> Iterator[None]:
-    """Context in which an executor works on this thread with a client; collectors learn its steps at the end."""
+    """Context manager that records the client's steps for an executor on this thread."""
     for name in STEP_OF:
         _patch_owner(type(client), name, _with_steps)
     steps = ClientSteps(call, work)
@@ -122,7 +120,7 @@ def recorded_steps(client: Any, call: str | None, work: str, found: Watchers) ->
         _steps.reset(token)
         rows = list(steps.rows())
         for watcher in found:
-            with reported(watcher.note, "what the client did for an executor was not recorded", Exception):
+            with reported(watcher.note, "the client's steps for an executor were not recorded", Exception):
                 watcher.client_steps(rows)
 
 
@@ -139,27 +137,27 @@ _patches: list[tuple[type, str, Any, Any]] = []
 
 
 def watch(watcher: Watcher) -> None:
-    """Let a collector record the Runner calls of this context, and of contexts without a collector."""
-    from coffea.processor import Runner
-    from coffea.processor.executor import ExecutorBase
-
+    """Record Runner calls for a collector, in this context and in contexts without a collector."""
+    found = runner_and_executor()
     with interrupts_held(), calls.lock:
         try:
             if not calls.active:
-                _patch(Runner, "run", _watched_run)
-                _patch(ExecutorBase, "copy", _watched_copy)
-                # dask.dataframe ignores annotations, and warns users who have not made any
+                # dask.dataframe warns that it ignores annotations, even if the user has not set any
                 warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
                 _filters.append(warnings.filters[0])
-                if "_trace_preload" in vars(Runner):
-                    _patch(Runner, "_trace_preload", _watched_trace)
+                if found is not None:
+                    runner, executor = found
+                    _patch(runner, "run", _watched_run)
+                    _patch(executor, "copy", _watched_copy)
+                    if "_trace_preload" in vars(runner):
+                        _patch(runner, "_trace_preload", _watched_trace)
             calls.add(watcher)
         finally:
             _restore_unwatched()
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Undo `watch` if necessary; the last collector leaves coffea unchanged."""
+    """Stop recording Runner calls for a collector. The last collector to stop restores coffea."""
     if watcher not in calls.active:
         return
     with interrupts_held(), calls.lock:
@@ -168,7 +166,6 @@ def unwatch(watcher: Watcher) -> None:
 
 
 def _restore_unwatched() -> None:
-    """Leave coffea, Dask and the filters of warnings as they were, unless a collector watches."""
     if calls.active:
         return
     while _filters:
@@ -181,15 +178,14 @@ def _restore_unwatched() -> None:
 
 
 def take_new_records() -> None:
-    """Fetch new records from the folders of active executors."""
     for call in list(open_executor_calls):
         call.take_new()
 
 
 def end_open_calls(watcher: Watcher, error: BaseException) -> None:
-    """Deliver what was recorded of active Runner calls as failed calls: the process is about to end."""
+    """Report active Runner calls as failed, because the process is about to exit."""
     for executor_call in list(open_executor_calls):
-        executor_call.take_new(again=True)  # what was interrupted as it was taken would be lost
+        executor_call.take_new(again=True)  # otherwise, records in transit would be lost
     for call in list(calls.open_calls):
         call.end_for(watcher, error)
 
@@ -202,7 +198,10 @@ def _patch(owner: type, name: str, wrapping: Callable[[Action], Action]) -> None
 
 
 def _patch_owner(kind: type, name: str, wrapping: Callable[[Action], Action]) -> None:
-    """Patch the class that has a method, such as an executor with its own `copy`, unless it is patched already."""
+    """Patch a method in the class that defines it, unless the method is already patched.
+
+    For example, an executor class may define its own `copy` method.
+    """
     owner = next((base for base in kind.__mro__ if name in base.__dict__), None)
     with interrupts_held(), calls.lock:
         if owner is not None and calls.active and all((owner, name) != patched[:2] for patched in _patches):
@@ -233,7 +232,7 @@ def _watched_trace(original: Action) -> Action:
     from coffea.processor import IterativeExecutor
 
     def trace_preload(self: Any, fileset: Any, *args: Any) -> Any:
-        """Trace the columns of one dataset after the other, as coffea does, each with a record."""
+        """Trace each dataset's columns as coffea does, and record each trace."""
         call = calls.current.get()
         found = call.watchers if call is not None else watchers()
         if not found or len(args) != 3 or not isinstance(args[-1], dict):
@@ -245,7 +244,7 @@ def _watched_trace(original: Action) -> Action:
         for files in datasets.values():
             watch: TraceWatch | None = None
             closure = functools.partial(original, self, files, *args)
-            with interrupts_held(), reported(found.note, "the tracing of columns was not recorded", Exception):
+            with interrupts_held(), reported(found.note, "column tracing was not recorded", Exception):
                 watch = TraceWatch(closure, files[0], None if call is None else call.id, worker)
             try:
                 (watch or closure)()
@@ -272,7 +271,7 @@ def _watched_copy(original: Action) -> Action:
 
 
 def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, preprocessing: bool) -> None:
-    """Give this one executor a `__call__` that tags its tasks and inserts the probe."""
+    """Give an executor instance a `__call__` that annotates tasks and inserts the probe."""
     kind: Any = type(executor)
     if not found or "_roastcoffea" in kind.__dict__ or not (preprocessing or call):
         return
@@ -305,9 +304,9 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
 
 
 class ExecutorCall:
-    """One call of an executor, with the probe around its function if the client can receive the records.
+    """An executor call. Its function is wrapped in a probe if records can reach the client.
 
-    A call without a name is preprocessing: the function receives files and keeps its own name.
+    A call without a name is a preprocessing call. Its function receives files and keeps its own name.
     """
 
     def __init__(self, watchers: Watchers, executor: Any, call: str | None, name: str | None) -> None:
@@ -339,20 +338,18 @@ class ExecutorCall:
                 watcher.chunks_lost(f"the chunks {reason}", self._call)
 
     def mark(self) -> Row:
-        """Annotation of the tasks."""
         prefix = None if self._name is None else str(key_split(f"{self._name}-{'0' * 32}"))
         step = PREPROCESSING if self._name is None else PROCESSING
         mark: Row = {"collectors": self._collectors, "step": step, "prefix": prefix}
         return {ANNOTATION: mark if self._call is None else mark | {"call": self._call}}
 
     def probed(self, function: Any) -> Any:
-        """The function with the probe around it."""
         reached = self._reached
         if not reached:
             return function
         try:
             packed = reached[-1].packed_for_tasks(CarriedProbe)
-        except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
+        except Exception as problem:  # noqa: BLE001  (the analysis must run even if it cannot be measured)
             raise_if_interrupted(problem)
             self._missing(reached, f"were not recorded: {error_text(problem)}")
             return function
@@ -372,7 +369,7 @@ class ExecutorCall:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Context in which the collectors know that this executor works for the call; it may have a pool of its own."""
+        """Context manager that tells the collectors that this executor is working on the call."""
         with ExitStack() as stack:
             for watcher in self._reached:
                 step = watcher.step(self._executor, self._call, preprocessing=self._name is None)
@@ -384,7 +381,7 @@ class ExecutorCall:
 
     @contextmanager
     def transport(self) -> Iterator[None]:
-        """Context with a folder for records, which are collected at its end."""
+        """Context manager that provides a folder for records, and fetches the records at the end."""
         if self._on_dask or not self._reached:
             yield
             return
@@ -402,7 +399,6 @@ class ExecutorCall:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def take_new(self, *, again: bool = False) -> None:
-        """Take new records from the folder, or those that were taken before as well."""
         with self._reading, reported(self._reached.note, LOST, Exception):
             if again:
                 self._read.clear()
@@ -411,7 +407,7 @@ class ExecutorCall:
                     self._reached.take_records(packed)
 
     def without_records(self, result: Any) -> Any:
-        """Result of the executor, without the records."""
+        """Pass the records in the executor's result to the collectors, and return the rest."""
         if self._on_dask or not self._reached or not (isinstance(result, tuple) and len(result) == 2):
             return result
         output, records = taken_from(result[0])
@@ -422,4 +418,4 @@ class ExecutorCall:
 
 
 open_executor_calls: Final[list[ExecutorCall]] = []
-"""Calls with a folder for records."""
+"""Active executor calls that use a folder for records."""

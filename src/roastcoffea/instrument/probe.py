@@ -1,7 +1,7 @@
-"""The probe around coffea's function for a chunk, or for a file's metadata; it needs coffea and the standard library.
+"""Probe around coffea's function for processing a chunk or fetching a file's metadata.
 
-It patches nothing. It wraps the function that coffea passes to the executor, and replaces arguments of coffea's closure
-in it, once for each attempt.
+The probe needs only coffea and the standard library, and it does not patch anything. It wraps the function that coffea
+passes to the executor. For each attempt, it replaces arguments of the closure in that function.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
-from roastcoffea.generations import marker_of_opening
+from roastcoffea.generations import arguments_of, marker_of_opening, opens_itself, with_arguments
 from roastcoffea.instrument.attempt import Attempt, Clocks, columns_of_returned, further
 from roastcoffea.instrument.channels import DaskTask, Transport
 from roastcoffea.instrument.meter.files import FilesMeter
@@ -33,31 +33,31 @@ COFFEA_HAS: Final = {
     "coffea_process_seconds": "processtime",
     "coffea_columns": "columns",
 }
-"""Columns of a chunk's record with coffea's own metrics, and their names in coffea."""
+"""Maps chunk record columns to the names of coffea's own metrics."""
 
 
 @dataclass(eq=False, repr=False)
 class Probe:
-    """Callable in place of coffea's function, with the same result and exceptions.
+    """Replacement for coffea's function that returns the same result and raises the same exceptions.
 
     Parameters
     ----------
     function : callable
         Function that coffea passed to the executor.
     name : str
-        Name for the Dask task; its prefix derives from it.
+        Name for the Dask task; Dask derives the task prefix from it.
     call : str, optional
-        Identity of the Runner call.
+        ID of the Runner call.
     transport : tuple
-        Arguments of `Transport`: topics, spool, whether records travel in the output, what tasks report.
+        Arguments for `Transport`.
     of_files : bool
-        The function fetches a file's metadata instead of processing a chunk.
+        Whether the function fetches a file's metadata instead of processing a chunk.
     added : tuple, optional
-        Patterns of secrets added by the user; by default those of this process.
+        Secret patterns added by the user; by default, those added in this process.
     profile : bool
-        Sample the stacks of the threads that process chunks.
+        Whether to sample the stacks of threads that process chunks.
     peak_memory : bool
-        Measure the peak memory of chunks and sections, for which the kernel's mark is reset.
+        Whether to measure the peak memory of chunks and sections, which requires resetting the kernel's peak value.
     """
 
     function: Action
@@ -87,10 +87,9 @@ class Probe:
         return self._deliver(watch, output, failed=False)
 
     def task(self) -> DaskTask:
-        """The task that runs on this thread."""
         if self.channel.environment is None:
             return DaskTask(self.channel.topics)
-        from roastcoffea.instrument.channels import task_of  # Dask's workers, which may lack the package, need it not
+        from roastcoffea.instrument.channels import task_of  # Dask workers may lack the package
 
         return task_of(self.channel.environment)
 
@@ -98,7 +97,7 @@ class Probe:
         if watch is not None:
             with reported(self.complain, LOST, Exception):
                 last = watch.records[-1] if watch.records and not (failed or self.of_files) else {}
-                if output is None and last.get("outcome") == ERROR:  # and yet the call returned
+                if output is None and last.get("outcome") == ERROR:  # the call itself returned normally
                     last["outcome"] = SKIPPED
                 return self.channel.deliver(watch.task, packed_records(watch.records), output, failed=failed)
         return output
@@ -115,9 +114,9 @@ class Probe:
 
 
 class _FileWatch:
-    """coffea's attempts at one item, in one call of its function; it replaces coffea's closure.
+    """Replacement for coffea's closure that records all attempts at an item.
 
-    These are attempts to fetch the metadata of a file.
+    In this class, the item is a file, and each attempt fetches the file's metadata.
     """
 
     closure: Action
@@ -131,19 +130,16 @@ class _FileWatch:
         names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
         place = {name: None if text is None else redacted(str(text), probe.added) for name, text in names.items()}
         self.identity: Row = {**place, "call": probe.call}
-        """Facts about the item itself, without secrets."""
+        """The item's redacted record columns."""
 
     def started(self) -> Any:
-        """A new attempt."""
         return _Opening(self.task, self.probe.added)
 
     def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
-        """Result of coffea's closure, with the attempt's probes inside."""
         with open_chunk(attempt.chunk), openings_noticed(attempt.meter, everything=True):
             return self.closure(*args, **kwargs)
 
     def record(self, attempt: Any, output: Any, error: BaseException | None) -> Row:
-        """Record of a finished attempt."""
         return {**attempt.end(error), **self.identity}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -166,7 +162,7 @@ class _FileWatch:
             self.records.append(self.record(attempt, output, error))
 
     def watched(self, function: Action) -> Action:
-        """The same call, with coffea's closure watched inside its automatic retries."""
+        """Return the function with coffea's closure replaced by this object, inside coffea's retries."""
         if isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2]):
             retries, skipped, self.closure, *rest = function.args
             return partial(function.func, retries, skipped, self, *rest, **function.keywords)
@@ -175,7 +171,7 @@ class _FileWatch:
 
 
 class TraceWatch(_FileWatch):
-    """The same for coffea's tracing of a dataset's columns, which the client does before it makes chunks."""
+    """Records coffea's column tracing, which runs on the client before chunks are created."""
 
     def __init__(self, closure: Action, first: Any, call: str | None, worker: str | None) -> None:
         super().__init__(Probe(closure, "trace", call, of_files=True), first)
@@ -188,8 +184,6 @@ class TraceWatch(_FileWatch):
 
 
 class _ChunkWatch(_FileWatch):
-    """The same for attempts at a chunk."""
-
     def __init__(self, probe: Probe, item: Any) -> None:
         super().__init__(probe, item)
         work = self.work
@@ -202,9 +196,9 @@ class _ChunkWatch(_FileWatch):
         return attempt
 
     def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
-        item, replaced = _replaced(self.closure, item, attempt)
-        with attempt.current:
-            return self.closure(item, *args, **(kwargs | replaced))
+        item, closure = _replaced(self.closure, item, attempt)
+        with attempt.current, attempt.noticed:
+            return closure(item, *args, **kwargs)
 
     def record(self, attempt: Attempt, output: Any, error: BaseException | None) -> Row:
         record = super().record(attempt, output, error)
@@ -212,7 +206,7 @@ class _ChunkWatch(_FileWatch):
             return record
         record["events"] = self.work.entrystop - self.work.entrystart
         if record["outcome"] == OK:
-            with reported(self.probe.complain, "errors that process() caught are not known", Exception):
+            with reported(self.probe.complain, "errors caught by process() are unknown", Exception):
                 self._add_caught(attempt, record, output["out"])
             metrics = output.get("metrics") if isinstance(output, dict) else None
             if isinstance(metrics, dict):
@@ -220,7 +214,7 @@ class _ChunkWatch(_FileWatch):
         return record
 
     def _add_caught(self, attempt: Attempt, record: Row, result: Any) -> None:
-        """Add records of files that process() could not open, and of exceptions in its result: it went on."""
+        """Add records for files that process() could not open and for exceptions that it returned."""
         added, others = self.probe.added, attempt.meter.others
         failed = [] if others is None else others.columns_of_failed()
         for each in failed + columns_of_returned(result, failed, added):
@@ -230,20 +224,19 @@ class _ChunkWatch(_FileWatch):
 
 
 class _Opening:
-    """One attempt to fetch the metadata of a file."""
+    """An attempt to fetch a file's metadata."""
 
     def __init__(self, task: DaskTask, added: Added) -> None:
         self.added = added
         self.meter = meter = FilesMeter()
-        self.chunk = OpenChunk(meter.requested)  # without it, it would seem to be a thread of an open chunk
+        self.chunk = OpenChunk(meter.requested)  # otherwise, the thread would appear to belong to an open chunk
         self.chunk.meter = meter
         self.clocks = Clocks(task)
 
     def end(self, error: BaseException | None) -> Row:
-        """Close everything and return the record."""
         meter = self.meter
         meter.close()
-        unknown = meter.unknown if meter.source else READ  # what Arrow reads of Parquet files is not seen
+        unknown = meter.unknown if meter.source else READ  # Arrow's reads of Parquet files are not metered here
         return self.clocks.measured() | {
             "preprocessing": True,
             "bytes_requested": None if "bytes_requested" in unknown else meter.requested(),
@@ -256,24 +249,29 @@ class _Opening:
         }
 
 
-def _replaced(closure: Action, item: Any, attempt: Attempt) -> tuple[Any, Row]:
-    """The item and the arguments of coffea's closure with the attempt's probes; unchanged if that fails."""
-    given = closure.keywords if isinstance(closure, partial) else {}
+def _replaced(closure: Action, item: Any, attempt: Attempt) -> tuple[Any, Action]:
     try:
+        given = arguments_of(closure)
         ours, replaced = _with_processor(given, item, attempt)
         if isinstance(given.get("uproot_options"), dict):
             replaced["uproot_options"] = attempt.meter.options(given["uproot_options"])
+        elif opens_itself(given):
+            attempt.notice_opening()
         if (marker := marker_of_opening(given)) is not None:
             attempt.cache_function, replaced["cache_function"] = marker, attempt.cache
-    except Exception as problem:  # noqa: BLE001  (coffea tells the user what is wrong with his own arguments)
+        probed = with_arguments(closure, replaced)
+    except Exception as problem:  # noqa: BLE001  (coffea itself reports what is wrong with users' arguments)
         raise_if_interrupted(problem)
-        attempt.problems.append(f"the inside of a chunk was not recorded: {error_text(problem)}")
-        return item, {}
-    return ours, replaced
+        attempt.problems.append(f"a chunk's phases and reads were not recorded: {error_text(problem)}")
+        return item, closure
+    return ours, probed
 
 
 def _with_processor(given: Row, item: Any, attempt: Attempt) -> tuple[Any, Row]:
-    """The item, which may carry the processor, and the arguments, with processor and checkpointer watched."""
+    """Wrap the processor and the checkpointer to watch them; return the item and the arguments to replace.
+
+    The item may contain the processor.
+    """
     processor = given.get("processor_instance")
     if processor is None:
         return item, {}
@@ -306,7 +304,7 @@ def _processor_class() -> type:
             return self._process(events)
 
         __call__ = process
-        """Until 2026.7 coffea treats objects that are not callable as packed."""
+        """Up to version 2026.7, coffea assumes that a processor that is not callable is pickled."""
 
         def postprocess(self, accumulator: Any) -> Any:
             return accumulator

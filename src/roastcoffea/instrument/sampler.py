@@ -1,10 +1,10 @@
-"""The sampler: the functions and lines of open chunks' threads, about ten times a second.
+"""Sampler that records, ten times a second, which functions and lines chunks execute.
 
-One thread per process samples all of its open chunks. It starts with the first one and ends when there are none. This
-module needs only the standard library, and may be pickled by value.
+A single thread in each process samples all open chunks. The thread starts with the first chunk and ends when no chunks
+are open. This module needs only the standard library and may be pickled by value.
 
-Python runs one thread at a time: while the sampler runs, threads in Python code are stopped. A thread's state is
-therefore derived from its clocks over the moment before the sample, not from its state at the sample.
+Only one Python thread runs at a time, so the sampler stops all threads that execute Python code. A thread's state is
+therefore derived from its clocks just before the sample, not from its state during the sample.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, pack
 from roastcoffea.redaction import Added
 
 PROMPT: Final = 5e-4
-"""Seconds after which a thread has to hand the interpreter over while the interval is shortened."""
+"""Seconds after which a thread must release the GIL while the switch interval is shortened."""
 
 ROUNDING: Final = 5e-7
-"""Python truncates to microseconds, so that an interval set to the value just read may become one less."""
+"""Half a microsecond, added because Python truncates the switch interval to whole microseconds."""
 
 STATE: Final = "__roastcoffea_switching_2__"
-"""Name of the shared state in `sys.modules`; it stays there, because callbacks after a fork cannot be unregistered.
+"""Name of the shared state, which stays in `sys.modules` because after-fork callbacks cannot be unregistered.
 
-It changes with the fields: another version may have made one."""
+The name must change whenever the state's fields change, because another version may have created the state.
+"""
 
 COLLECTS_FOR_FRAMES: Final = sys.version_info < (3, 12)
-"""Whether making the object of a frame may begin a garbage collection."""
+"""Whether creating a frame object may start a garbage collection."""
 
 
 @contextmanager
 def prompt() -> Iterator[None]:
-    """Context in which this thread gets the interpreter as soon as it requests it.
+    """Context manager that gives this thread the GIL soon after the thread requests it.
 
-    Otherwise a thread gets it when another one has had it for five milliseconds, or releases it to read, sleep or
-    compute in C: samples would hit these calls rather than the Python code before them.
+    By default, a thread gets the GIL only when the thread that holds the GIL has run for five milliseconds, or releases
+    it to read, sleep or compute in C. Samples would then show these calls instead of the Python code before them.
     """
     state = _shared()
-    if state.is_prompt:  # another copy of this code has shortened it, and restores it
+    if state.is_prompt:  # another copy of this module has shortened the interval and will restore it
         yield
         return
     state.usual, state.is_prompt = sys.getswitchinterval(), True
@@ -62,9 +63,10 @@ def prompt() -> Iterator[None]:
 
 
 def usual_interval() -> float:
-    """Usual seconds after which a thread has to hand the interpreter over.
+    """Switch interval of the GIL in seconds, ignoring any shortening by the sampler.
 
-    A shortened moment may start or end between two statements: for an interval that short, the last usual one counts.
+    The interval may be shortened or restored between any two statements of this function. While the interval is
+    shortened, the last normal value is returned.
     """
     interval = sys.getswitchinterval()
     state: Any = sys.modules.get(STATE)
@@ -73,14 +75,15 @@ def usual_interval() -> float:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Context in which frames of other threads can be visited; Python 3.11 collects no garbage in it.
+    """Context manager for reading other threads' frames safely.
 
-    There a collection may begin when the object of a frame is made, and runs callbacks and finalizers. While they run,
-    the other thread may leave that frame: the new object would be of a frame that is gone, and visiting it ends the
-    process. While it lists the frames of all threads, Python also holds a lock for which the other thread may wait, for
-    ever: https://github.com/python/cpython/issues/106883.
+    Before Python 3.12, creating a frame object may start a garbage collection, which runs callbacks and finalizers.
+    During the collection, the other thread may leave its frame. The new object would then refer to a deleted frame, and
+    reading the object would crash the process. Python also holds a lock while it lists the frames of all threads, and
+    the other thread may wait for this lock forever: https://github.com/python/cpython/issues/106883.
 
-    Others save and restore whether collections are enabled, but hardly their threshold.
+    Collections are prevented by setting the threshold to 0 rather than by disabling them, because other code often
+    saves and restores whether collections are enabled, but rarely saves the threshold.
     """
     if not COLLECTS_FOR_FRAMES:
         yield
@@ -99,12 +102,12 @@ def uncollected() -> Iterator[None]:
 
 
 def _collect_again(state: Any) -> None:
-    if not gc.get_threshold()[0]:  # else the user has changed it
+    if not gc.get_threshold()[0]:  # unless the user has changed the threshold
         gc.set_threshold(state.threshold)
 
 
 def _end(state: Any) -> None:
-    if sys.getswitchinterval() <= PROMPT:  # else the user has changed it
+    if sys.getswitchinterval() <= PROMPT:  # unless the user has changed the interval
         sys.setswitchinterval(state.usual + ROUNDING)
     state.is_prompt = False
 
@@ -121,7 +124,7 @@ def _shared() -> Any:
 
 
 def _end_in_child(state: Any) -> None:
-    """Restore interval and threshold in a forked child: the parent's thread that would do so does not exist there."""
+    """Restore the interval and threshold in a forked child, which has no sampler."""
     if state.visitors:
         state.visitors = 0
         _collect_again(state)
@@ -130,39 +133,34 @@ def _end_in_child(state: Any) -> None:
 
 
 PERIOD: Final = 0.1
-"""Mean seconds between samples; they vary, because the code may have a rhythm of its own."""
+"""Mean sampling interval in seconds. The interval varies, because the sampled code may be periodic."""
 
 MOMENT: Final = 0.001
-"""Seconds over which a thread's clocks determine its state; they are first read this long before each sample."""
+"""A thread's state is determined from its clocks during this many seconds before each sample."""
 
 MOST_STACKS: Final = 500
-"""Most distinct stacks of an attempt while it runs."""
 
 OUTERMOST: Final = 24
 INNERMOST: Final = 40
-"""Frames kept at either end of a deep stack."""
+"""Number of frames kept at each end of a deep stack."""
 
 _samplers: Final[dict[int, Sampler]] = Remembered()
-"""Samplers by process: a forked child has its parent's, which does nothing there."""
+"""Samplers by process ID. A forked child inherits its parent's sampler, which does nothing in the child."""
 
 
 class Stacks:
-    """Stacks of the thread that runs one attempt, in the user's function.
+    """Stacks of the thread that runs an attempt, from the user's function inwards.
 
-    Parameters
-    ----------
-    note : callable
-        Receives a problem if nothing can be sampled.
+    `note` is called with the problem if the thread cannot be sampled.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
         self.note = note
         self._counts: dict[Stack, list[float]] = {}
         self._codes: dict[int, CodeType | None] = {}
-        """By identity, which could be reused later if the code were not kept; None for ours, which are left out."""
+        """Code objects by ID, kept so that IDs are not reused. The value is None for our own code."""
 
     def run(self, function: Action, *args: Any) -> Any:
-        """Call the function and return its result; stacks are those of its calls."""
         sampler = None
         self._inside = sys._getframe().f_code
         try:
@@ -194,26 +192,24 @@ class Stacks:
     # called by the sampler, with its lock held
 
     def look(self) -> None:
-        """Read the clocks of the thread, a moment before the sample."""
+        """Read the thread's clocks shortly before a sample."""
         self._looked = time.perf_counter()
         if self._clock is not None:
             self._cpu = time.clock_gettime(self._clock)
             self._delay = self._core_wait.seconds()
 
     def sample(self, frame: FrameType | None, now: float, seconds: float) -> None:
-        """Count the thread's current stack for this many seconds."""
         shares = self._shares(now)
         with uncollected():
             stack = self._stack(frame)
         self.count(stack, seconds, shares)
 
     def close(self) -> None:
-        """Close the kernel's files."""
         self._core_wait.close()
         self._stat.close()
 
     def count(self, stack: Stack, seconds: float, shares: tuple[float, ...] = (), samples: int = 1) -> None:
-        """Count seconds for a stack; with `UNSAMPLED`, time in which the sampler could not run."""
+        """Add sampled seconds to a stack. `UNSAMPLED` represents time during which the sampler could not run."""
         if stack not in self._counts and len(self._counts) >= MOST_STACKS:
             stack = IN_OTHERS
         sums = self._counts.setdefault(stack, [0, 0.0, 0.0, 0.0, 0.0])
@@ -223,9 +219,10 @@ class Stacks:
             sums[place] += seconds * share
 
     def _shares(self, now: float) -> tuple[float, ...]:
-        """Shares of the last moment: on a core, runnable without one, blocked; none if the system does not report them.
+        """Shares of the time since `look` that the thread spent on a core, waiting for a core, and blocked.
 
-        The kernel counts a wait for a core when it ends: a thread's state shows whether it is waiting now.
+        The result is empty if the system does not report these times. The kernel counts a wait for a core only when the
+        wait ends, so the thread's state shows whether the thread is waiting now.
         """
         if self._clock is None:
             return ()
@@ -244,7 +241,6 @@ class Stacks:
         return core, contention, rest - contention
 
     def _stack(self, frame: FrameType | None) -> Stack:
-        """Functions and lines from the innermost frame to that of the user's function."""
         found: list[tuple[int, int]] = []
         while frame is not None and frame.f_code is not self._inside and len(found) < 5000:
             code = frame.f_code
@@ -262,13 +258,10 @@ class Stacks:
     # results
 
     def packed(self, added: Added | None = None) -> list[Any]:
-        """The profile for the record, see `packed_stacks`."""
         return packed_stacks(self._counts, self._codes, added)
 
 
 class Sampler:
-    """Samples the open chunks of a process."""
-
     def __init__(self, process: int) -> None:
         self.process = process
         self._lock = threading.Lock()
@@ -277,13 +270,12 @@ class Sampler:
         self._last = self._due = 0.0
 
     def join(self, stacks: Stacks) -> None:
-        """Sample this attempt until it leaves."""
         with self._lock:
             self._open.add(stacks)
             if self._runs:
                 return
             try:
-                # users would see a threading.Thread, and modules that wait for threads at their end would wait for it
+                # a threading.Thread would be visible to users, and to modules that wait for all threads at exit
                 self._due = time.perf_counter() + PERIOD * _random()
                 self._last = self._due - PERIOD
                 _thread.start_new_thread(self._run, ())
@@ -293,7 +285,6 @@ class Sampler:
                 raise
 
     def leave(self, stacks: Stacks) -> None:
-        """Stop sampling it."""
         now = time.perf_counter()
         with self._lock:
             self._open.discard(stacks)
@@ -305,8 +296,8 @@ class Sampler:
         planned = PERIOD
         try:
             while True:
-                # it first requests the interpreter so long before a sample, as a thread may keep it for 5 ms; after
-                # that it has to hand it over promptly, so that samples are on time
+                # Request the GIL early, because another thread may hold it for 5 ms. From then on, threads must release
+                # the GIL promptly, so that samples are on time.
                 _sleep_until(self._due - 0.006)
                 with prompt():
                     _sleep_until(self._due - MOMENT)
@@ -316,14 +307,14 @@ class Sampler:
                 self._sample(planned)
                 planned = PERIOD * (0.8 + 0.4 * _random())
                 self._due = self._last + planned
-        except BaseException as error:  # noqa: BLE001  (nobody else would learn of it)
+        except BaseException as error:  # noqa: BLE001  (otherwise the error would go unnoticed)
             with self._lock:
                 self._runs = False
                 for stacks in self._open:
                     stacks.note(f"the profile ended early: {error_text(error)}")
 
     def _look(self) -> bool:
-        """Read the clocks of all threads; return whether any chunk is open."""
+        """Read all threads' clocks, and return whether any chunk is open."""
         with self._lock:
             self._runs = bool(self._open)
             for stacks in self._open:
@@ -332,11 +323,12 @@ class Sampler:
             return self._runs
 
     def _sample(self, planned: float) -> None:
-        """Count the stacks of all open chunks.
+        """Sample all open chunks' stacks.
 
-        A sample represents the time since the last one, even in a chunk that started later: of several short chunks it
-        hits one by chance, and represents the missed ones as well. If the sampler was late, by half of what was
-        planned, the chunk gets no more than its own duration.
+        Each sample represents the whole interval since the previous sample, even in a chunk that started during the
+        interval. If several short chunks run during the interval, the sample catches one of them by chance and
+        represents the others as well. If the sampler was late, a chunk that started during the interval is credited
+        with at most 1.5 times the planned interval, or with its own duration if that is longer.
         """
         now = time.perf_counter()
         with self._lock:
@@ -349,7 +341,7 @@ class Sampler:
                     seconds = max(min(gap, 1.5 * planned), now - stacks.began) if stacks.began > last else gap
                     stacks.sample(frames.get(stacks.thread), now, seconds)
             finally:
-                # this function's own frame is among them: all would live until the next garbage collection
+                # the frames include this function's own, so they would live until the next garbage collection
                 frames.clear()
 
 
@@ -360,5 +352,5 @@ def _sleep_until(moment: float) -> None:
 
 
 def _random() -> float:
-    """A number from 0 to 1; the generators of `random` belong to the user."""
+    """Random number between 0 and 1 that does not affect the user's `random` state."""
     return int.from_bytes(os.urandom(2), "little") / 65536

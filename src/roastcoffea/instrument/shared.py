@@ -1,7 +1,8 @@
-"""State shared by all our code in a process: code pickled by value has no module globals in common.
+"""Process-wide state shared by all copies of our code.
 
-It is in `sys.modules` only while it has members, under a name of this process: a forked child starts its own, because
-the parent's threads that hold locks and measure do not exist there.
+Copies of a function that is pickled by value do not share module globals, so the state is kept in `sys.modules`, and
+only while it has members. Its name includes the process ID, so a forked child starts with fresh state: the parent's
+threads, which may hold locks or be measuring, do not exist in the child.
 """
 
 from __future__ import annotations
@@ -18,40 +19,33 @@ from typing import Any, Final, TypeVar
 
 Action = Callable[..., Any]
 Row = dict[str, Any]
-"""Columns of a record, by name."""
+"""A record's values by column name."""
 Function = TypeVar("Function", bound=Action)
 
 
 class Remembered(dict[Any, Any]):
-    """What a process remembers: none of it is in code that is pickled by value for others."""
+    """Dictionary for per-process state; its pickle is empty."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(self), ()
 
 
 _classes: Final[dict[str, type]] = Remembered()
-"""Classes made in this process; code pickled by value has its own."""
 
 
 def made_once(make: Callable[[], type]) -> type:
-    """A class of another library, or one derived from it; each new class is work for the garbage collector."""
+    """Create a class only once per process, because every class slows down garbage collection."""
     name = make.__name__
     return _classes.get(name) or _classes.setdefault(name, make())
 
 
 def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
-    """State of this name, with the member added to `open`; the caller releases its `lock`.
+    """Add a member to the named state, and return the state with its lock held.
 
-    The lock is reentrant: garbage collection can end a user's generator, and a measurement in it, at any point.
+    The lock is reentrant, because garbage collection can close a user's generator at any point, and closing the
+    generator may end a measurement.
 
-    Parameters
-    ----------
-    name : str
-        Name of the state.
-    member : object
-        New member; hashable.
-    **beginning : object
-        Other attributes of the state, if this member is the first.
+    The member must be hashable. `beginning` contains initial attributes, in case this member creates the state.
     """
     process = os.getpid()
     name = f"{name}_{process}"
@@ -69,18 +63,20 @@ def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
 
 
 def lock_of(state: ModuleType) -> AbstractContextManager[Any]:
-    """Lock of the state; none if a forked child ends what its parent began: nobody here would release it."""
+    """Return the state's lock.
+
+    In a forked child, return a null context, because the lock might never be released there.
+    """
     lock: AbstractContextManager[Any] = state.lock if state.process == os.getpid() else nullcontext()
     return lock
 
 
 def name_here(name: str) -> str:
-    """Name in `sys.modules` of the state of this name, if it has members."""
     return f"{name}_{os.getpid()}"
 
 
 def leave(state: ModuleType, member: Any) -> None:
-    """Remove the member from the state; the caller holds its lock."""
+    """Remove a member from the state. The caller must hold the state's lock."""
     state.open.discard(member)
     if not state.open and sys.modules.get(state.__name__) is state:
         del sys.modules[state.__name__]
@@ -95,12 +91,15 @@ class _Portable:
         return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from roastcoffea.log.byvalue import packed_by_value  # on workers it is a function already
+        from roastcoffea.log.byvalue import packed_by_value  # workers unpickle a plain function
 
         self._packed = self._packed or packed_by_value(self._function)
         return pickle.loads, (self._packed,)
 
 
 def portable(function: Function) -> Function:
-    """One of our functions for code of users, which unpickles beside any version of this package, and without it."""
+    """Make one of our functions picklable as part of user code.
+
+    The pickle can be loaded by any version of this package, or without the package.
+    """
     return _Portable(function)  # type: ignore[return-value]

@@ -1,6 +1,6 @@
-"""Functions that tasks run, or that users run without Dask, metered as a chunk is: what they read of files.
+"""Metering of functions that run in non-Runner tasks or without Dask.
 
-A function is measured where the user has wrapped it by `measured`, or where a collector measures every task.
+A function is measured if the user has wrapped it with `measured`, or if a collector measures every task.
 """
 
 from __future__ import annotations
@@ -33,22 +33,18 @@ from roastcoffea.records.run import OF_TASKS
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 Events = str | Callable[[Any], Any] | None
-"""What counts as events: an item or attribute of the function's result, or what a function makes of the result."""
+"""How to count events: an item or attribute of the function's result, or a function applied to the result."""
 
 
 class Settings(NamedTuple):
-    """What a collector wants of functions that tasks run."""
-
     added: Added = ()
     profile: bool = False
     peak_memory: bool = True
     stand_in: Callable[[Any], Any] | None = None
-    """Makes what a worker runs in place of a task, where each task is measured."""
+    """Creates the replacement that a worker runs instead of a task, if every task is measured."""
 
 
 class TaskAttempt(Attempt):
-    """One run of a function in a task."""
-
     meter: FilesMeter
 
     def __init__(self, task: DaskTask, settings: Settings) -> None:
@@ -58,12 +54,11 @@ class TaskAttempt(Attempt):
         self._open.meter = self.meter
 
     def run(self, function: Action, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the function gives."""
         with self.current, openings_noticed(self.meter, everything=True):
             return self.timed(self.sampled(partial(function, *args, **kwargs)))
 
     def end_in(self, home: Any, events: Events, result: Any, error: BaseException | None, *, always: bool) -> None:
-        """End, and send the records home, at least where the function opened a file or named something."""
+        """End the run. Records are sent if there is anything to report or `always` is set."""
         with reported(home.complain, LOST, Exception):
             did = self.meter.files or self.meter.failed or self._open.entered or self._open.recorded
             records = self.records(home.name, events, result, error)
@@ -71,7 +66,7 @@ class TaskAttempt(Attempt):
                 home.take(packed_records(records), failed=error is not None)
 
     def records(self, name: str, events: Events, result: Any, error: BaseException | None) -> list[Row]:
-        """Records of the run, which has ended: one of its time, and one of each further file that it read."""
+        """Records for a finished run: one that includes its time, and one for each additional file."""
         meter = self.meter
         record = self.end(error) | {"call": OF_TASKS + name, "dataset": meter.dataset or name}
         problems = record.setdefault(PROBLEMS, [])
@@ -81,19 +76,19 @@ class TaskAttempt(Attempt):
             metadata -= sum(other["bytes_requested"] or 0 for other in failed)
         first, *others = meter.columns_of_files(metadata) or [{"events": 0, **dict.fromkeys(READ, 0)}]
         if error is not None:
-            # what a failed attempt requested counts as a whole
+            # a failed attempt's requests are counted together
             place = next(iter(failed), first) if first.get("file") is None else first
             first = {column: place.get(column) for column in ("file", "tree", "uuid", "entry_start", "entry_stop")}
             others, failed = [], []
         elif events is not None and meter.files:
-            with reported(problems.append, "the events of a task are not known", Exception):
+            with reported(problems.append, "a task's number of events is unknown", Exception):
                 first["events"] = None
                 first["events"] = events_of(result, events)
             others = [other | {"events": 0} for other in others]
         if others:
-            which = "their time and memory are in the record of one of these files"
+            which = "their time and memory are recorded for only one of these files"
             problems.append(f"tasks read more than one file each: {which}")
-        with reported(problems.append, "exceptions in the result of a task are not known", Exception):
+        with reported(problems.append, "exceptions in a task's result are unknown", Exception):
             failed += columns_of_returned(result, failed, self._added)
         records = [record | first, *(further(record) | other for other in (*others, *failed))]
         for each in records:
@@ -104,7 +99,6 @@ class TaskAttempt(Attempt):
 
 
 def events_of(result: Any, events: Any) -> int:
-    """Events by the result of a function; see `Events`."""
     if callable(events):
         number = events(result)
     else:
@@ -113,18 +107,21 @@ def events_of(result: Any, events: Any) -> int:
 
 
 class Home(NamedTuple):
-    """Where records of a function go while they are waited for."""
+    """Destination for a function's records."""
 
     name: str
     settings: Settings
     task: DaskTask
     complain: Callable[[str], object]
     take: Callable[..., object]
-    """Takes packed records, and whether the function failed."""
+    """Called with the packed records, and with `failed` set if the function failed."""
 
 
 def home_of_task() -> Home | None:
-    """Where records of the Dask task on this thread go; None where no collector waits, or a Runner made the task."""
+    """Destination for records of the Dask task on this thread.
+
+    The result is None if no collector is waiting for records or if a Runner created the task.
+    """
     from dask.utils import key_split
 
     worker = dask_worker()
@@ -151,18 +148,16 @@ def call_measured(
     *,
     always: bool = True,
 ) -> Any:
-    """What the function gives; what it reads is recorded where somebody waits for that.
+    """Call the function, and record its reads if a collector is waiting for records.
 
     Parameters
     ----------
-    function, args, kwargs
-        What is called.
     events
-        What counts as events where entries do not.
+        How to count events. By default, each entry read is an event.
     find_home : callable
-        Gives the `Home` of records.
+        Returns the `Home` for the records.
     always : bool
-        Record it also where it reads nothing.
+        Whether to record the call even if it reads nothing.
     """
     home = None if is_in_chunk() else find_home()
     attempt = None
@@ -182,7 +177,7 @@ def call_measured(
 
 
 class MeasuredTask(StandIn):
-    """A task of Dask's as a worker runs it, measured where it reads."""
+    """Stand-in for a Dask task that is measured if it reads data."""
 
     __slots__ = ("_events",)
 
@@ -198,21 +193,20 @@ class MeasuredTask(StandIn):
 
     @property
     def stands_for(self) -> Any:
-        """The task itself."""
         return self._inner
 
 
 def carried_call(function: Action, _name: str, events: Events) -> Action:
-    """What a `CarriedFunction` calls."""
+    """Create the function that a `CarriedFunction` calls on a worker."""
     return lambda *args, **kwargs: call_measured(function, args, kwargs, events)
 
 
 CARRIED: Final = {"probe": Probe, "call": carried_call}
-"""Code that tasks need where workers lack the package."""
+"""Factories in the code that is sent to workers without the package."""
 
 
 class Measured:
-    """A function that is measured where a collector waits for it, and else is called as it is; see `measured`."""
+    """Wrapper that measures a function if a collector is waiting for records; see `measured`."""
 
     def __init__(self, function: Action, events: Any = None, *, sent: bool = False) -> None:
         from dask.utils import funcname
@@ -222,7 +216,7 @@ class Measured:
         self._function = function
         self._events = events
         self._sent = sent
-        """Whether a client has sent it: who has it now only passes it on."""
+        """Whether a client has sent the function. If so, other processes only pass it on."""
         setattr(self, IS_MEASURED, True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -242,7 +236,11 @@ class Measured:
         return "roastcoffea-measured", normalize_token(self._function)
 
     def __reduce__(self) -> Any:
-        """How it travels: by its name, by value where workers lack the package, and as the function if nobody waits."""
+        """Pickle the wrapper by name if other processes can import it.
+
+        Otherwise, the pickle contains a stand-in if workers lack the package, or the plain function if no collector is
+        open.
+        """
         if self._is_global():
             return self.__qualname__
         if self._sent:
@@ -250,7 +248,6 @@ class Measured:
         return _way_of(self._function, self._events)
 
     def _is_global(self) -> bool:
-        """Whether its name leads to it in a module that others can import."""
         import cloudpickle
 
         module, names = self.__dict__.get("__module__"), self.__dict__.get("__qualname__", "").split(".")
@@ -264,27 +261,26 @@ class Measured:
 
 
 def checked_events(events: Any) -> Any:
-    """What counts as events, which is a name or a function."""
     if not (events is None or isinstance(events, str) or callable(events)):
-        ways = "the name of an item or attribute of the function's result, or a function that makes a number of it"
-        raise TypeError(f"events is {ways}, not {type(events).__name__}")
+        ways = "the name of an item or attribute of the function's result, or a function that counts them in the result"
+        raise TypeError(f"events must be {ways}, not {type(events).__name__}")
     return events
 
 
 def settings_of(backend: str, everything: bool, events: Any, *, profile: bool, peak_memory: bool) -> Settings:
-    """What a collector with these arguments wants of functions that tasks run.
+    """Build the settings for task functions from a collector's arguments.
 
     Raises
     ------
     ValueError
-        `everything` without a Dask client, or `events` without `everything`.
+        `everything` is set without a Dask client, or `events` without `everything`.
     TypeError
-        `events` is neither name nor function.
+        `events` is neither a name nor a function.
     """
     if everything and backend != "dask":
-        raise ValueError("everything=True measures tasks of a Dask client: MetricsCollector(client, everything=True)")
+        raise ValueError("everything=True requires a Dask client: MetricsCollector(client, everything=True)")
     if checked_events(events) is not None and not everything:
-        raise ValueError("events needs everything=True; a function is given its own: measured(function, events=...)")
+        raise ValueError("events requires everything=True; for a single function, use measured(function, events=...)")
     stand_in = partial(MeasuredTask, events=events) if everything else None
     return Settings(added_patterns(), profile, peak_memory, stand_in)
 
@@ -294,10 +290,9 @@ def _sent(function: Action, events: Any) -> Measured:
 
 
 def _way_of(function: Action, events: Any) -> tuple[Any, ...]:
-    """How a measured function travels from a client: what collectors are open here decides."""
     watchers = list(calls.active)
     for watcher in watchers:
-        with reported(watcher.note, "a measured function was sent as it is", Exception):
+        with reported(watcher.note, "a measured function was sent without roastcoffea's code", Exception):
             packed = watcher.packed_for_tasks(CarriedFunction)
             if packed is not None:
                 name = getattr(function, "__name__", type(function).__name__)
@@ -306,25 +301,26 @@ def _way_of(function: Action, events: Any) -> tuple[Any, ...]:
 
 
 def measured(function: Any = None, *, events: Any = None) -> Any:
-    """Measure what a function reads when a task runs it: `client.map(measured(function), files)`.
+    """Measure a task function's reads: `client.map(measured(f), files)`.
 
-    What it reads with `uproot.open`, `uproot.iterate`, `uproot.concatenate` or coffea's `NanoEventsFactory` is recorded
-    as a chunk is: file, entries, bytes by branch and basket, phases, sections, memory. Result and exceptions are those
-    of the function, and without an open `MetricsCollector` nothing is measured. Files that the function opens in other
-    ways are not seen.
+    Reads through `uproot.open`, `uproot.iterate`, `uproot.concatenate` or coffea's `NanoEventsFactory` are recorded in
+    the same way as for chunks: file, entries, bytes by branch and basket, phases, sections and memory. Files opened in
+    other ways are not measured. The function's result and exceptions do not change. Nothing is measured unless a
+    `MetricsCollector` is open.
 
     Parameters
     ----------
     function : callable
-        A function, bound method or partial that Dask calls on a thread; without it, a decorator.
+        A function, bound method or partial that Dask calls on a thread. If the function is omitted, `measured` returns
+        a decorator.
     events : str or callable, optional
-        What counts as events where the entries that were read do not: the name of an item or attribute of the
-        function's result, or a function that makes a number of it.
+        How to count events if they are not the entries read: the name of an item or attribute of the function's result,
+        or a function that returns the number of events for a result.
 
     Raises
     ------
     TypeError
-        The function cannot be called, or is asynchronous; or `events` is neither name nor function.
+        The function is not callable or is asynchronous, or `events` is neither a name nor a function.
 
     Examples
     --------
@@ -338,12 +334,12 @@ def measured(function: Any = None, *, events: Any = None) -> Any:
         raise TypeError(f"measured takes a function, not {type(function).__name__}")
     kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction
     if any(is_one(function) for is_one in kinds):
-        raise TypeError("measured takes a function that works when it is called: not a coroutine or generator")
+        raise TypeError("measured takes a plain function, not a coroutine or generator")
     return Measured(function, events)
 
 
 def find_home(name: str) -> Home | None:
-    """Where records of a function of this name that runs here go; None without a collector."""
+    """Destination for records of a function in this process, or None if there is no collector."""
     if dask_worker() is not None:
         return home_of_task()
     if not calls.is_watched():

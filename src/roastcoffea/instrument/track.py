@@ -1,4 +1,4 @@
-"""What a user may write into a processor: named sections, recorded values, and a decorator; and the open chunks."""
+"""Processor API (sections, custom values, decorator) and the registry of open chunks."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.redaction import Added, redacted, redacted_beginning
 
 CHUNKS: Final = "_roastcoffea_open_chunks"
-"""Name of the state that has the chunks that are open in this process, and the `current` one of a context."""
+"""Name of the shared state, which contains the process's open chunks and each context's `current` chunk."""
 
 
 class OpenChunk:
-    """An attempt of a chunk, as seen by the code in it.
+    """A chunk attempt, as seen by the code that runs in it.
 
-    `requested_bytes` returns the bytes that the attempt has requested from storage so far; None if unknown.
-    `peak_memory` is that of `Sections`.
+    `requested_bytes` returns the number of bytes that the attempt has requested from storage so far, or None if the
+    number is unknown. `peak_memory` is passed on to `Sections`.
     """
 
     entered: Sections | None = None
-    """Sections, created on first use: most analyses have none."""
+    """The attempt's sections, created on first use because most analyses have none."""
 
     recorded: dict[str, Any] | None = None
-    """Values by name, created on first use."""
+    """Custom values by name, created on first use."""
 
     meter: Any = None
-    """What meters the attempt: files that it opens itself, or a chunk, whose `others` does that."""
+    """The attempt's meter: either a `FilesMeter`, or a chunk's `Meter`, which has a `FilesMeter` in `others`."""
 
     ended = False
 
@@ -47,16 +47,15 @@ class OpenChunk:
 
     @property
     def sections(self) -> Sections:
-        """Sections of the attempt, which several threads may enter first."""
-        # a dictionary's own method, which is atomic
+        # several threads may create the sections at the same time, but setdefault is atomic
         sections: Sections = self.__dict__.setdefault("entered", Sections(peak_memory=self._peak_memory))
         if self.ended:
             sections.close()
         return sections
 
 
-class open_chunk:  # noqa: N801  (a context, as those of contextlib)
-    """Context in which this chunk is the current one; its end also ends open sections."""
+class open_chunk:  # noqa: N801  (a context, like those in contextlib)
+    """Context manager that makes a chunk the current one, and closes its open sections at the end."""
 
     __slots__ = ("_chunk", "_state", "_token")
 
@@ -87,17 +86,17 @@ class open_chunk:  # noqa: N801  (a context, as those of contextlib)
 
 
 def open_chunk_of(ambiguous: Callable[[OpenChunk], None], others: tuple[str, ...] = ()) -> OpenChunk | None:
-    """The chunk that called this code, if known.
+    """Return the calling code's open chunk, if it can be determined.
 
-    A thread started by the processor knows it if it runs in a copy of the processor's context; otherwise it is the open
-    chunk of this process, if there is only one.
+    A thread started by the processor is recognised if it runs in a copy of the processor's context. Any other thread is
+    assigned to the process's open chunk, provided there is only one.
 
     Parameters
     ----------
     ambiguous : callable
-        Called with each open chunk if it may be any of several.
+        Called with each open chunk if there are several candidates.
     others : tuple, optional
-        Beginnings of the names of threads that work for no chunk.
+        Name prefixes of threads that do not work for any chunk.
     """
     state = sys.modules.get(name_here(CHUNKS))
     if state is None:
@@ -107,7 +106,7 @@ def open_chunk_of(ambiguous: Callable[[OpenChunk], None], others: tuple[str, ...
         return chunk if chunk in state.open else None
     worker = sys.modules.get("distributed.worker")
     if worker is not None and hasattr(worker.thread_state, "key"):
-        return None  # the thread runs another task
+        return None  # the thread is running another task
     if others and threading.current_thread().name.startswith(others):
         return None
     with state.lock:
@@ -121,13 +120,12 @@ def open_chunk_of(ambiguous: Callable[[OpenChunk], None], others: tuple[str, ...
 
 def _unassigned(chunk: OpenChunk) -> None:
     chunk.sections.note(
-        "sections and values of threads that a processor started are not kept: several chunks ran in the process, "
-        "and which one they belong to is unknown (run the thread's function in contextvars.copy_context())"
+        "sections and values from threads started by a processor were discarded: several chunks ran in the process, "
+        "so it is unknown which chunk they belong to (run the thread's function in contextvars.copy_context())"
     )
 
 
 def is_in_chunk() -> bool:
-    """Whether a chunk is open in this very context."""
     state = sys.modules.get(name_here(CHUNKS))
     return state is not None and state.current.get() in state.open
 
@@ -139,13 +137,13 @@ MEMORY: Final = "memory"
 BYTES: Final = "bytes"
 
 SECTION_UNIT: Final = "section seconds"
-"""Unit of sections among Dask's metrics: Dask subtracts anything in "seconds" from the task's CPU time."""
+"""Unit of section times in Dask's metrics. Dask would subtract values in "seconds" from the task's CPU time."""
 
 MOST_SECTIONS: Final = 500
-"""Most distinct sections of an attempt; their names may be made in a loop over events."""
+"""Maximum number of distinct sections in an attempt, in case a loop over events generates section names."""
 
 MOST_IN_DASK: Final = 1000
-"""Most sections added to a Dask worker's metrics: worker and scheduler keep them for their lifetime."""
+"""Maximum number of sections in a Dask worker's metrics. Workers and the scheduler never discard sections."""
 
 SECTION_COLUMNS: Final = (
     *("name", "count", "wall_seconds", "self_seconds", "cpu_seconds", "max_seconds"),
@@ -153,15 +151,16 @@ SECTION_COLUMNS: Final = (
 )
 
 Amounts = dict[str, int | None]
-"""Columns of the table of sections that are known only if gauged."""
+"""Values that a gauge measures, by column of the sections table."""
 
 
 class Pass:
-    """An open pass through a section, of which `section` is the row with the totals.
+    """An open pass through a section; `section` is the row with the section's totals.
 
-    A section entered directly inside itself is the same pass: wall time, CPU, bytes and memory are measured once, by
-    the outermost entry. If the same kind of tracker enters it again, it is recursion and `count` increases; another
-    kind does not count, so that `track_time("a"), track_memory("a")` is one pass.
+    Entering a section directly inside itself continues the same pass. Wall time, CPU time, bytes and memory are each
+    measured only once, by the outermost entry that tracks them. Re-entering the section with the same kind of tracker
+    is recursion and increases `count`. Re-entering it with a different kind does not, so `track_time("a"),
+    track_memory("a")` is a single pass.
     """
 
     __slots__ = ("began", "count", "cpu", "errors", "gauged", "inside", "name", "opener", "path", "section", "since")
@@ -169,24 +168,25 @@ class Pass:
     def __init__(self, name: str, path: str, section: Row, opener: str) -> None:
         self.name = name
         self.path = path
-        """Names of the open passes down to this one; outer ones may have ended since."""
+        """Path of the section: its name, prefixed by the names of the enclosing sections."""
         self.section = section
         self.opener = opener
         self.count = self.errors = 0
         self.gauged: tuple[str, ...] = ()
         self.inside = 0.0
-        """Seconds in finished sections directly inside this one."""
+        """Seconds spent in finished sections directly inside this pass."""
         self.began = self.since = time.perf_counter()
-        """Time after `since` is not yet in `inside` of the surrounding pass."""
+        """The time after `since` has not been added to the enclosing pass's `inside` yet."""
         self.cpu = time.thread_time()
 
     def end(self, stack: list[Pass], now: float, cpu: float | None) -> None:
-        """Remove the pass from its thread's open ones, and add it to its section.
+        """Remove the pass from the thread's open passes, and add its times to the section.
 
-        CPU time is unknown if another thread ended it. Passes entered later move to the surrounding one.
+        The CPU time is unknown if the pass ends on another thread. Passes that were opened inside this pass are moved
+        to the enclosing pass.
         """
         at = stack.index(self)
-        # by position, because the thread may have entered another section by now
+        # delete by position, because the thread may have entered another section since
         del stack[at]
         outer = stack[at - 1] if at > 0 else None
         if outer is not None:
@@ -210,24 +210,23 @@ class Pass:
 
 @dataclass(slots=True, eq=False)
 class EnteredSection:
-    """An entered `with` block: a new pass, or one that is already open."""
+    """A `with` block that has been entered: a new pass, or another entry into an open pass."""
 
     sections: Sections
     passing: Pass
     kind: str
     gauge: Callable[[], Amounts] | None
     stack: list[Pass] | None
-    """Open passes of the thread, if the pass ends with this entry."""
+    """The thread's open passes, or None if the pass does not end with this entry."""
 
     def leave(self, *, failed: bool) -> None:
-        """End the entry; errors in that are noted, not raised."""
         cpu, now = time.thread_time(), time.perf_counter()
         sections, passing = self.sections, self.passing
         try:
             amounts = self.amounts()
             with sections.lock:
                 if self not in sections.open:
-                    return  # the end of the attempt cut it off
+                    return  # already closed at the end of the attempt
                 sections.open.remove(self)
                 if amounts:
                     _add(passing.section, amounts)
@@ -240,16 +239,15 @@ class EnteredSection:
                     passing.end(self.stack, now, cpu if of_this_thread else None)
         except Exception as problem:  # noqa: BLE001  (measuring must not fail the analysis)
             raise_if_interrupted(problem)
-            sections.note(f"a pass through a section was not counted: {error_text(problem)}")
+            sections.note(f"an entry into a section was not counted: {error_text(problem)}")
 
     def amounts(self) -> Amounts:
-        """Close the gauge, if there is one; it can be read once."""
+        """Close the gauge, if there is one, and return its readings. Later calls return an empty dictionary."""
         gauge, self.gauge = self.gauge, None
         return {} if gauge is None else gauge()
 
 
 def _add(section: Row, amounts: Amounts) -> None:
-    """Add the amounts of a gauge: of peaks the highest known one; a sum with an unknown part is unknown."""
     for name, amount in amounts.items():
         known = [amount, *([section[name]] if name in section else [])]
         if name == "memory_peak":
@@ -259,9 +257,9 @@ def _add(section: Row, amounts: Amounts) -> None:
 
 
 class Sections:
-    """The sections of one attempt, from all of its threads; sections nest within a thread.
+    """An attempt's sections on all its threads. Sections are nested within each thread.
 
-    Without `peak_memory`, those of `track_memory` have no peak.
+    If `peak_memory` is False, `track_memory` does not record peaks.
     """
 
     def __init__(self, *, peak_memory: bool = True) -> None:
@@ -271,18 +269,18 @@ class Sections:
         self.open: set[EnteredSection] = set()
         self._closed = False
         self.stacks: defaultdict[int, list[Pass]] = defaultdict(list)
-        """Open passes of each thread, by its identity, innermost last.
+        """Open passes by thread ID; the innermost pass is the last.
 
-        No `threading.local`: CPython 3.11 can deadlock if one is garbage-collected while all threads' frames are read,
-        and Dask's profiler reads them a hundred times a second.
+        The attribute is not a `threading.local`, because CPython 3.11 can deadlock if such an object is
+        garbage-collected while all threads' frames are being read. Dask's profiler reads them a hundred times a second.
         """
-        # garbage collection may end a generator, and a section in it, while this thread holds the lock
+        # reentrant: garbage collection may close a generator with an open section while this thread holds the lock
         self.lock = threading.RLock()
 
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> EnteredSection | None:
-        """Enter a section; None if it cannot be measured, which is noted."""
+        """Enter a section. If the section cannot be measured, note the problem and return None."""
         if not name.strip():
-            self.note(f"a section without a name is not counted: give track_{kind} a name")
+            self.note(f"a section without a name is not counted; pass a name to track_{kind}")
             return None
         try:
             stack = self.stacks[get_ident()]
@@ -292,7 +290,7 @@ class Sections:
             section = self._sections.get(path) if same is None else same.section
             if section is None:
                 if len(self._sections) >= MOST_SECTIONS:
-                    self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
+                    self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest are not counted")
                     return None
                 times = dict.fromkeys(SECTION_COLUMNS[2:6], 0.0)
                 section = self._sections.setdefault(path, {"name": path, "count": 0, **times, "errors": 0})
@@ -310,12 +308,12 @@ class Sections:
                 self.close()
         except Exception as problem:  # noqa: BLE001  (as above)
             raise_if_interrupted(problem)
-            self.note(f"a pass through a section was not counted: {error_text(problem)}")
+            self.note(f"an entry into a section was not counted: {error_text(problem)}")
             return None
         return entry
 
     def _gauge(self, kind: str, requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
-        """Start a measurement of memory or bytes, and return a function that ends it and returns the result."""
+        """Start measuring memory or bytes, and return a function that ends the measurement."""
         if kind == BYTES:
             before = requested_bytes()
             return lambda: {"bytes": _growth(before, requested_bytes())}
@@ -328,24 +326,23 @@ class Sections:
         return amounts
 
     def close(self) -> None:
-        """End with the attempt: open sections, as in a generator that was abandoned, are not counted."""
+        """Close the sections that are still open, e.g. in abandoned generators, without counting them."""
         self._closed = True
         while self.open:
             entry = self.open.pop()
-            with reported(self.note, "a gauge of a section was not closed", Exception):
+            with reported(self.note, "a section's gauge was not closed", Exception):
                 entry.amounts()
             name = entry.passing.name
-            self.note(f"section {name!r} was still open at the end of its chunk: that pass is not counted")
+            self.note(f"section {name!r} was still open at the end of its chunk: that entry is not counted")
 
     def note(self, problem: str) -> None:
-        """Record once what was not measured."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def rows(self, added: Added | None = None) -> list[Row]:
-        """Rows of the sections that were passed, without the chunk; to be called after the attempt is closed.
+        """Return a row for each entered section, without the chunk's columns.
 
-        Names are without secrets; `added` are patterns of secrets, as for `redacted`.
+        The attempt must already be closed. Section names are redacted; `added` contains the user's secret patterns.
         """
         with self.lock:
             passed = [dict(section) for section in self._sections.values() if section["count"]]
@@ -355,7 +352,7 @@ class Sections:
         ]
 
     def meter_in_dask(self, rows: list[Row]) -> None:
-        """Add each section's wall time to the metrics of the Dask task on this thread, if there is one."""
+        """Add each section's wall time to the metrics of the Dask task that runs on this thread, if any."""
         distributed = sys.modules.get("distributed.worker")
         if distributed is None or not rows:
             return
@@ -366,7 +363,7 @@ class Sections:
         known = {key[-2] for key in tuple(worker.digests_total) if isinstance(key, tuple) and key[-1] == SECTION_UNIT}
         for row in rows:
             if row["name"] not in known and len(known) >= MOST_IN_DASK:
-                self.note(f"Dask's span lacks some sections: a worker counts at most {MOST_IN_DASK} different ones")
+                self.note(f"sections are missing from Dask's span: a worker counts at most {MOST_IN_DASK} sections")
                 continue
             known.add(row["name"])
             distributed.context_meter.digest_metric(row["name"], row["wall_seconds"], SECTION_UNIT)
@@ -378,57 +375,60 @@ def _growth(before: int | None, after: int | None) -> int | None:
 
 @portable
 def track_time(*processor_and_name: object) -> Tracked:
-    """Time a section of a processor: `with track_time("jets"):`.
+    """Time a section of a processor, as in `with track_time("jets"):`.
 
-    Wall time, CPU time of the thread, number of passes and errors are summed for each chunk. Sections may be repeated
-    and nested: a section "pt" inside "jets" is "jets/pt". Without a collector it does nothing. A section with an empty
-    name is not counted, and is reported as a problem.
+    The wall time, the thread's CPU time, and the numbers of entries and errors are summed within each chunk. Sections
+    may be repeated and nested: a section "pt" inside a section "jets" is reported as "jets/pt". Nothing is measured
+    unless a collector is open. A section with an empty name is not counted and is reported as a problem.
 
     Parameters
     ----------
     *processor_and_name : object
-        The name, or the processor and the name. The processor is ignored.
+        The section name, optionally preceded by the processor, which is ignored.
     """
     return Tracked(TIME, processor_and_name, 2)
 
 
 @portable
 def track_memory(*processor_and_name: object) -> Tracked:
-    """Time a section like `track_time`, and measure the peak and growth of the process's resident memory in it.
+    """Time a section, and measure the process's peak memory and memory growth.
 
-    Other chunks that run in the process at the same time are included.
+    Times are measured as in `track_time`. Memory is the resident memory of the whole process, including other chunks
+    that run in the process at the same time.
 
     Parameters
     ----------
     *processor_and_name : object
-        The name, or the processor and the name. The processor is ignored.
+        The section name, optionally preceded by the processor, which is ignored.
     """
     return Tracked(MEMORY, processor_and_name, 2)
 
 
 @portable
 def track_bytes(*processor_events_and_name: object) -> Tracked:
-    """Time a section like `track_time`, and count the bytes that the chunk requests from storage in it.
+    """Time a section, and count the bytes requested from storage.
 
-    Columns are read on first use; those already in memory are not requested again.
+    Times are measured as in `track_time`. coffea reads a column when the column is first used, so columns that are
+    already in memory are not requested again.
 
     Parameters
     ----------
     *processor_events_and_name : object
-        The name, optionally after the processor and the events. Only the name is used.
+        The section name, optionally preceded by the processor and the events, which are ignored.
     """
     return Tracked(BYTES, processor_events_and_name, 3)
 
 
 @portable
 def track_metrics(process: Function) -> Function:
-    """Return `process` unchanged: chunks are measured without this decorator of older analyses."""
+    """Return `process` unchanged; chunks are measured without this decorator.
+
+    The decorator is kept for analyses written for version 0.1.2.
+    """
     return process
 
 
 class Tracked:
-    """A section for one `with` block."""
-
     __slots__ = ("_entry", "_kind", "_name")
 
     def __init__(self, kind: str, arguments: tuple[object, ...], most: int) -> None:
@@ -436,7 +436,7 @@ class Tracked:
         if not isinstance(name, str) or len(arguments) > most:
             ways = f'track_{kind}("name") or track_{kind}(self, "name")'
             found = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
-            raise TypeError(f"track_{kind} takes the name of a section, as text, last: {ways}; it was given: {found}")
+            raise TypeError(f"track_{kind} takes the section name (a string) as its last argument: {ways}; got {found}")
         self._kind = kind
         self._name = name
         self._entry: EnteredSection | None = None
@@ -448,7 +448,7 @@ class Tracked:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._entry is not None:
-            # an abandoned generator is closed by GeneratorExit
+            # Python raises GeneratorExit in an abandoned generator
             self._entry.leave(failed=kind not in {None, GeneratorExit})
             self._entry = None
 
@@ -458,48 +458,49 @@ Value = float | str | bool | None
 PLAIN: Final = (bool, int, float, str, type(None))
 
 MOST_VALUES: Final = 100
-"""Most distinct names in a chunk; they may be made in a loop over events."""
+"""Maximum number of distinct names in a chunk, in case a loop over events generates names."""
 
 LONGEST_NAME: Final = 200
 LONGEST_TEXT: Final = 1000
-"""Most characters kept."""
+"""Maximum lengths, in characters."""
 
 
 @portable
 def record(name: str, value: Any) -> None:
-    """Record a value of your own for the chunk: `record("selected", len(jets))`.
+    """Record a custom value for the chunk: `record("selected", len(jets))`.
 
-    It appears in `measurement.chunks["custom"]`, a dictionary per attempt, and is summed by name and dataset in
-    `measurement.custom`. Recording a name again replaces its value; text is kept up to 1000 characters, without
-    secrets. Without a collector it does nothing.
+    The column `measurement.chunks["custom"]` contains a dictionary of these values for each attempt, and
+    `measurement.custom` contains their sums by name and dataset. Recording a name again replaces its value. Strings are
+    redacted and truncated to 1000 characters. Nothing is recorded unless a collector is open.
 
     Parameters
     ----------
     name : str
         Name of the value.
     value : number, str, bool or None
-        Also a NumPy or awkward scalar; None if unknown. The sum of a bool is the number of times it was True. NaN is
-        kept with the chunk, but like None it is left out of sums, means, limits and the number of chunks.
+        The value, which may be a NumPy or Awkward scalar. None marks an unknown value. The sum of a bool is the number
+        of times it was True. NaN is kept with the chunk but, like None, is excluded from sums, means, minima, maxima
+        and the number of chunks.
 
     Raises
     ------
     TypeError
-        The name is empty or not text, or the value is not a scalar.
+        The name is empty or not a string, or the value is not a scalar.
     ValueError
-        The value is an integer of more than 1000 bits.
+        The value is an integer with more than 1000 bits.
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(f"record takes the name of a value as text, first; it was given {name!r}")
+        raise TypeError(f"record takes a name (a non-empty string) as its first argument; got {name!r}")
     kept = scalar(name, value)
-    if type(kept) is int and kept.bit_length() > 1000:  # a larger one has no float
-        raise ValueError(f"record keeps integers of up to 1000 bits; {name!r} has {kept.bit_length()}")
+    if type(kept) is int and kept.bit_length() > 1000:  # larger integers cannot be converted to floats
+        raise ValueError(f"record accepts integers of up to 1000 bits; {name!r} has {kept.bit_length()}")
     chunk = open_chunk_of(_unassigned)
     if chunk is not None:
         keep(chunk, name, kept)
 
 
 def scalar(name: str, value: Any) -> Value:
-    """A scalar as a Python object; TypeError for anything else."""
+    """Convert a scalar to a plain Python value; raise TypeError for any other object."""
     inner = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
     if type(inner) in PLAIN:
         return inner  # type: ignore[no-any-return]
@@ -507,20 +508,20 @@ def scalar(name: str, value: Any) -> Value:
     for kind, plain in kinds.items():
         if isinstance(inner, kind):
             return plain(inner)  # type: ignore[no-any-return]
-    raise TypeError(f"record takes a number, text, bool or None; {name!r} was given {type(value).__name__}")
+    raise TypeError(f"record takes a number, string, bool or None; got {type(value).__name__} for {name!r}")
 
 
 def keep(chunk: OpenChunk, name: str, value: Value) -> None:
-    """Keep a value with its chunk; safe for several threads."""
+    """Store a chunk's value. This function is thread-safe."""
     recorded = chunk.__dict__.setdefault("recorded", {})
     if name in recorded or len(recorded) < MOST_VALUES:
         recorded[name] = value
     else:
-        chunk.sections.note(f"a chunk recorded more than {MOST_VALUES} different values: the rest is not kept")
+        chunk.sections.note(f"a chunk recorded more than {MOST_VALUES} different values: the rest are not kept")
 
 
 def packed_values(recorded: dict[str, Value], added: Added | None = None) -> str:
-    """Values as JSON, without secrets; `added` are patterns of secrets, as for `redacted`."""
+    """Redact values and encode them as JSON; `added` contains the user's secret patterns."""
     values = {}
     for name, value in dict(recorded).items():
         clean = redacted_beginning(value, LONGEST_TEXT, added) if isinstance(value, str) else value

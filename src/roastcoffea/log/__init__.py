@@ -1,1 +1,1 @@
-"""How records travel: kinds of entries, their packing, the scheduler's writer and the client's reader."""
+"""Transport of records: entry kinds, packing, and writing and reading the log."""

@@ -1,4 +1,4 @@
-"""Attempts of tasks and samples in the log, as tables, and the workers' clock offsets."""
+"""Build the tables of task attempts and samples, and estimate worker clock offsets."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from roastcoffea.units import counted
 
 
 class ClockBounds:
-    """Bounds of the offset of a clock, narrowed by each message."""
+    """Lower and upper bounds on a clock's offset, narrowed with each message."""
 
     def __init__(self) -> None:
         self._low, self._high = -math.inf, math.inf
 
     def narrow(self, low: float, high: float) -> None:
-        """Take the bounds that one message gives; if they exclude earlier ones, a clock was set."""
+        """Narrow the bounds, or replace them if they contradict each other because a clock was reset."""
         lowest, highest = max(low, self._low), min(high, self._high)
         self._low, self._high = (lowest, highest) if lowest <= highest else (low, high)
 
     @property
     def offset(self) -> float:
-        """The offset; NaN before the first message."""
         return offset_within(self._low, self._high)
 
 
 def offset_within(low: float, high: float) -> float:
-    """Offset of a clock between these bounds: 0 if they allow it, otherwise their middle; NaN without both.
+    """Estimate a clock's offset from its bounds: 0 if possible, otherwise the midpoint.
 
-    Equal clocks are likelier than messages that took equally long both ways.
+    Zero is preferred because two synchronised clocks are more likely than equal delays in both directions. The offset
+    is NaN unless both bounds are known.
     """
     if not (math.isfinite(low) and math.isfinite(high)):
         return math.nan
@@ -70,12 +70,11 @@ TOLD: Final = {
     **dict.fromkeys(("error", "dataset", "file"), pa.string()),
     **dict.fromkeys(("entry_start", "entry_stop", "merge_level", "inputs", "input_bytes"), pa.int64()),
 }
-"""Columns that few attempts have: those of entries that follow the attempt of a task."""
+"""Columns that have values for only a few attempts. The values come from log entries that follow the task's own entry.
+"""
 
 
 class AttemptLog:
-    """Attempts of tasks, in order of their end."""
-
     def __init__(self, texts: Texts) -> None:
         others = {
             TASK_ERROR: lambda payload: self._tell(error=redacted(text_of(payload))),
@@ -104,34 +103,34 @@ class AttemptLog:
         self._is_whole = True
 
     def _tell(self, **values: Any) -> None:
-        """Take what an entry tells of the task that it follows."""
+        """Add an entry's values to the preceding task."""
         if not self._is_whole:
             raise LookupError("its task could not be read")
         for name, value in values.items():
             self._told[name][len(self._keys) - 1] = value
 
     def _take_chunk(self, payload: bytes) -> None:
-        """The chunk of a failed task."""
         dataset, file, _, start, stop = json.loads(text_of(payload))
         if not (isinstance(start, int) and isinstance(stop, int)):
             raise TypeError("it has no entries")
         self._tell(dataset=redacted(str(dataset)), file=redacted(str(file)), entry_start=start, entry_stop=stop)
 
     def _take_merged(self, payload: bytes) -> None:
-        """What a merge merges."""
         level, inputs, size = struct.unpack(MERGED.packing, payload)
         if level > MOST_LEVELS or size < 0:
-            raise ValueError(f"level {level} of merges of {size} B")
+            raise ValueError(f"impossible merge: level {level}, {size} B")
         self._tell(merge_level=level, inputs=inputs, input_bytes=size)
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the last table."""
-        text = f"{counted(self._impossible, 'task')} ended before they started: their times were discarded"
+        text = f"{counted(self._impossible, 'task')} ended before starting: their times were discarded"
         return [text] if self._impossible else []
 
     def table(self, offset: float) -> pa.Table:
-        """Finished attempts, and those active at the end; `offset` is the scheduler's clock minus the client's."""
+        """Table of finished and running attempts.
+
+        `offset` is the scheduler's clock minus the client's clock, in seconds.
+        """
         rows = self._rows()
         clocks = np.nan_to_num(self._clocks(rows))[np.minimum(rows["worker"], len(self._texts.known))]
         clock = np.where(np.isnan(rows["shift"]), 0.0, rows["shift"] + clocks) + offset
@@ -162,11 +161,11 @@ class AttemptLog:
         return table_of_columns(TASK_COLUMNS, columns)
 
     def clocks(self) -> dict[str, float]:
-        """Seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown."""
+        """Each worker's clock minus the scheduler's clock, in seconds, by address; NaN if unknown."""
         return dict(zip(self._texts.known, self._clocks(self._rows()).tolist(), strict=False))
 
     def _rows(self) -> Rows:
-        """All rows, without the times of those that ended before they started."""
+        """All rows. If an attempt ends before it starts, its times are dropped."""
         rows = self._layout.rows(self._packed)
         backwards = (rows["stop"] != NO_TIME) & ~(rows["stop"] >= rows["start"])
         self._impossible = int(np.count_nonzero(backwards))
@@ -176,9 +175,10 @@ class AttemptLog:
         return rows
 
     def _clocks(self, rows: Rows) -> Rows:
-        """Seconds by which each worker's clock is ahead of the scheduler's, by index of its address; NaN if unknown.
+        """Each worker's clock minus the scheduler's clock, in seconds, by address index; NaN if unknown.
 
-        No task arrives before it is assigned, and none is reported finished before it ends: that bounds the offset.
+        The offset is bounded because a task reaches its worker after it is assigned, and ends before the scheduler
+        learns that it has finished.
         """
         number = len(self._texts.known)
         known = rows[~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME) & (rows["assigned"] != NO_TIME)]
@@ -190,7 +190,6 @@ class AttemptLog:
 
 
 def _sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
-    """Column of so many rows, of which these have a value."""
     if not values:
         return pa.nulls(rows, kind)
     places = pc.index_in(pa.array(np.arange(rows)), pa.array(list(values), pa.int64()))
@@ -198,12 +197,10 @@ def _sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array
 
 
 MOST_STATES: Final = 2_000_000
-"""Most rows of the table of workers; beyond it, the table has only every second or third sample, and so on."""
+"""Maximum number of rows in the worker state table. Beyond this limit, only every n-th sample is kept."""
 
 
 class SamplingLog:
-    """Samples of the scheduler."""
-
     def __init__(self, texts: Texts) -> None:
         self.readers = {SAMPLING: self._take, USAGE: self._take_usage}
         self.problems: list[str] = []
@@ -231,7 +228,7 @@ class SamplingLog:
         self._counts.append(len(found))
 
     def _take_usage(self, payload: bytes) -> None:
-        """What the scheduler used until a sample follows the sample."""
+        """Store the scheduler's cumulative usage for the preceding sample."""
         loop_cpu, _, process_cpu, _ = self._usage.values(payload)
         if not math.isfinite(loop_cpu + process_cpu):
             raise ValueError("it has no CPU time")
@@ -241,7 +238,7 @@ class SamplingLog:
         self._used_in.append(len(self._counts) - 1)
 
     def sampling(self, offset: float) -> pa.Table:
-        """Samples in order; `offset` is the scheduler's clock minus the client's."""
+        """Table of samples; `offset` is the scheduler's clock minus the client's clock, in seconds."""
         samples = self._layout.rows(self._samples)
         columns = {
             "time": samples["time"] - offset,
@@ -253,7 +250,6 @@ class SamplingLog:
         return table_of_columns(SAMPLING_COLUMNS, columns)
 
     def _used_so_far(self) -> dict[str, pa.Array]:
-        """What the scheduler used until each sample, if known."""
         used = np.zeros(len(self._counts), self._usage.dtype)
         for name, code in USAGE.fields:
             used[name] = np.nan if code == "d" else NO_SIZE
@@ -264,12 +260,11 @@ class SamplingLog:
         return numbers | {"transitions": pa.array(used["transitions"], mask=used["transitions"] == NO_SIZE)}
 
     def states(self, offset: float) -> pa.Table:
-        """Each worker in each sample, in order of time."""
         samples, rows = self._layout.rows(self._samples), self._states.rows(self._rows)
         first = np.repeat(np.arange(len(samples)), self._counts)
         order = np.lexsort((first, rows["worker"]))
         rows, first = rows[order], first[order]
-        # a row holds until the next one of its worker, or until a sample that lists all present workers
+        # a row is valid until the worker's next row, or until a sample that lists all present workers
         whole = np.append(np.flatnonzero(samples["whole"]), len(samples))
         end = whole[np.searchsorted(whole, first, side="right")]
         same = rows["worker"][1:] == rows["worker"][:-1]
@@ -289,9 +284,13 @@ class SamplingLog:
         return table_of_columns(WORKER_STATE_COLUMNS, columns)
 
     def _thinned(self, rows: int) -> int:
-        """Every how many samples are in the table, to limit its size."""
+        """Interval between the samples to keep, chosen to limit the size of the table."""
         every = max(-(-rows // MOST_STATES), 1)
-        self.problems = [f"worker states have one of {every} samples: all would be {rows} rows"] if every > 1 else []
+        self.problems = (
+            [f"worker states are kept for one in {every} samples, because all samples would need {rows} rows"]
+            if every > 1
+            else []
+        )
         return every
 
 
@@ -299,7 +298,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def _expanded(first: Indices, counts: Indices) -> tuple[Indices, Indices]:
-    """Numbers of the row and the sample, for this many samples from each row's first one."""
+    """Repeat each row for all of its samples; return the row indices and the sample indices."""
     row = np.repeat(np.arange(len(first)), counts)
     within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
     return row, first[row] + within

@@ -1,4 +1,4 @@
-"""Columns of many packed records at once, where their values are possible."""
+"""Convert many packed records to columns at once, and discard impossible values."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.log import packing
+from roastcoffea.log.kinds import LATEST
 from roastcoffea.log.packing import (
     COLUMNS_READ,
     FIGURE_SIZE,
@@ -32,22 +33,18 @@ from roastcoffea.records.arrow import ARROW_TYPES, arrow_schema, table_of_column
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PHASE_COLUMNS
 
 MOST_CORES: Final = 4096
-"""Most cores that one process can use."""
+"""Maximum plausible number of cores used by a single process."""
 
 CLOCK_SLACK: Final = 0.1
-"""Seconds, and share of the wall time, by which clocks of one process may differ."""
-
-LATEST: Final = 253_402_300_800.0
-"""Unix time of the year 10000; a host without a clock may start at 0."""
+"""Tolerated discrepancy between a process's clocks, both in seconds and as a fraction of the wall time."""
 
 WITHIN_WALL: Final = ("cpu_seconds", "core_wait_seconds", "gc_seconds", *(column.name for column in PHASE_COLUMNS))
-"""Times of one thread within an attempt."""
+"""Times measured on an attempt's own thread. They cannot exceed its wall time."""
 
 OF_PROCESS: Final = ("helper_cpu_seconds", "process_cpu_seconds")
-"""CPU times of several threads within an attempt."""
+"""CPU times summed over several threads. They may exceed the wall time."""
 
 AMOUNTS: Final = ("memory_before", "memory_after", "memory_peak", "bytes_requested", "bytes_payload", "file_bytes")
-"""Sizes, in bytes."""
 
 MOST_BYTES: Final = 1 << 60
 
@@ -57,7 +54,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def impossible_times(numbers: Mapping[str, Numbers]) -> dict[str, tuple[Numbers, Flags]]:
-    """Times of attempts by name, each with where it is impossible; NaN is not measured."""
+    """An attempt's times by name, each with a mask of impossible values. Unmeasured times are NaN."""
     start, stop, wall = (numbers[name] for name in ("start", "stop", "wall_seconds"))
     with np.errstate(invalid="ignore"):
         found = {name: (one, (one < 0) | (one >= LATEST)) for name, one in (("start", start), ("stop", stop))}
@@ -66,7 +63,7 @@ def impossible_times(numbers: Mapping[str, Numbers]) -> dict[str, tuple[Numbers,
 
 
 def impossible_values(numbers: Mapping[str, Numbers], integers: Mapping[str, Integers]) -> dict[str, Flags]:
-    """Where values of attempts are impossible, by name; their times are possible."""
+    """Masks of impossible values by column, assuming that the attempt's times are possible."""
     wall = numbers["wall_seconds"]
     with np.errstate(invalid="ignore"):
         longest = np.where(np.isnan(wall), math.inf, wall * (1 + CLOCK_SLACK) + CLOCK_SLACK)
@@ -80,15 +77,15 @@ def impossible_values(numbers: Mapping[str, Numbers], integers: Mapping[str, Int
 
 @lru_cache(100)
 def list_in(lines: bytes) -> tuple[bytes, list[str]]:
-    """Names of branches in these lines, and the lines: most records of a run have the same ones, in memory once."""
+    """Split lines into branch names. The result is cached, because most records list the same branches."""
     return lines, lines.decode("utf-8", "surrogatepass").split(packing.BETWEEN_TEXTS) if lines else []
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """A record that has not become columns yet: its texts, its figures, and its other values.
+    """A record that has not yet been converted to columns.
 
-    `lines` are the names of its branches.
+    `lines` contains the branch names.
     """
 
     texts: bytes
@@ -99,10 +96,11 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class Branches:
-    """Branches of an attempt, with a column for each of them.
+    """An attempt's branches, as arrays with one column per branch.
 
-    `integers` has rows for those of `BRANCH_INTEGERS` and for the number of listed baskets, `seconds` those of
-    `BRANCH_SECONDS`; NaN if not measured. `baskets` has a row of numbers and one of sizes, branch by branch.
+    The rows of `integers` are `BRANCH_INTEGERS`, followed by the number of listed baskets. The rows of `seconds` are
+    `BRANCH_SECONDS`; unmeasured times are NaN. `baskets` has a row of basket numbers and a row of basket sizes, both in
+    branch order.
     """
 
     identity: int
@@ -113,14 +111,13 @@ class Branches:
 
 
 def split_record(record: PackedRecord, others: dict[str, Any]) -> tuple[Attempt, Branches | None]:
-    """A record as it waits to become columns, and its branches."""
     if not record.integers:
         return Attempt(record.texts, record.figures, b"", others), None
     *texts, last = record.texts.split(NEW_LINE, len(OF_TEXTS))
     lines, names = list_in(last)
     size = record.integers * record.width
     integers = _planes(record.branches[:size], range(record.width), 8).view("<i8")
-    # those below 0 are because of differing clocks
+    # some differences are negative because clocks differ
     seconds = _planes(record.branches[size:], packing.SECONDS_PLANES, 4).view("<f4").clip(min=0.0)
     fixed = len(names) * (1 + len(packing.BRANCH_INTEGERS))
     columns = integers[:fixed].reshape(-1, len(names)), seconds.reshape(-1, len(names)), integers[fixed:].reshape(2, -1)
@@ -128,7 +125,7 @@ def split_record(record: PackedRecord, others: dict[str, Any]) -> tuple[Attempt,
 
 
 def _planes(data: bytes, places: Sequence[int], size: int) -> npt.NDArray[Any]:
-    """Numbers of this size from their packed bytes: all bytes at the first place, then at the next; others are 0."""
+    """Reassemble numbers from bytes that are grouped by position. Missing bytes are 0."""
     planes = np.frombuffer(data, np.uint8).reshape(len(places), -1)
     numbers = np.zeros((planes.shape[1], size), np.uint8)
     numbers[:, list(places)] = planes.T
@@ -136,12 +133,12 @@ def _planes(data: bytes, places: Sequence[int], size: int) -> npt.NDArray[Any]:
 
 
 def table_of_attempts(waiting: Sequence[Attempt]) -> tuple[pa.Table, Flags, list[tuple[tuple[str, str], int, str]]]:
-    """Table of attempts without impossible values, whose times are possible, and what was impossible in which row.
+    """Table of attempts, mask of the rows with valid times, and discarded values.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
-        A value is not of its column's type.
+        If a value does not match its column's type.
     """
     planes = np.frombuffer(b"".join(each.figures for each in waiting), np.uint8)
     figures = planes.reshape(len(waiting), FIGURE_SIZE, len(FIGURES)).transpose(2, 0, 1).copy()
@@ -172,17 +169,15 @@ def table_of_attempts(waiting: Sequence[Attempt]) -> tuple[pa.Table, Flags, list
 
 
 def _texts(lines: Sequence[bytes]) -> list[pa.Array]:
-    """Columns of texts, of which each record has a line."""
     of_records = pc.split_pattern(pa.array(lines, pa.binary()), NEW_LINE)
     if of_records.value_lengths().unique().to_pylist() != [len(OF_TEXTS)]:
-        raise ValueError("the texts are not those of the records")
+        raise ValueError("the strings do not match the records")
     texts = of_records.flatten().cast(ARROW_TYPES["text"])
     known = pc.if_else(pc.equal(texts, NO_TEXT), pa.scalar(None, texts.type), texts)
     return [known[place :: len(OF_TEXTS)] for place in range(len(TEXTS))]
 
 
 def _columns_read(waiting: Sequence[Attempt]) -> pa.Array:
-    """coffea's columns, of which many records have the same."""
     told = [(each.texts.rpartition(NEW_LINE)[2], each.lines) for each in waiting]
     different = {one: place for place, one in enumerate(dict.fromkeys(told))}
     columns = pa.array([columns_read(*one) for one in different], ARROW_TYPES["texts"])
@@ -190,7 +185,7 @@ def _columns_read(waiting: Sequence[Attempt]) -> pa.Array:
 
 
 def columns_read(deviations: bytes, lines: bytes) -> list[str] | None:
-    """coffea's names of the columns that it read, by how they deviate from the names of branches; None if unknown."""
+    """Columns read by coffea, from the branch names and the deviations from the naming rule; None if unknown."""
     if deviations == NO_TEXT.encode():
         return None
     more, less = json.loads(deviations) if deviations else ((), ())
@@ -199,11 +194,10 @@ def columns_read(deviations: bytes, lines: bytes) -> list[str] | None:
 
 
 MOST_BETWEEN: Final = 256
-"""Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
+"""Maximum number of unread baskets to list, with size 0, between two baskets that were read."""
 
 
 def table_of_branches(records: Sequence[Branches]) -> pa.Table:
-    """Table of the branches of attempts."""
     if not records:
         return arrow_schema(BRANCH_READ_COLUMNS).empty_table()
     integers, seconds, baskets = (
@@ -221,7 +215,7 @@ def table_of_branches(records: Sequence[Branches]) -> pa.Table:
 
 
 def _columns_of_baskets(all_of: Integers, listed: Integers, numbers: Integers, sizes: Integers) -> dict[str, pa.Array]:
-    """First and last basket of branches with this many, and sizes from one to the other; 0 if not read."""
+    """First and last listed basket of each branch, and the sizes of all baskets from the first to the last."""
     order = np.lexsort((numbers, np.repeat(np.arange(len(listed)), listed)))
     numbers, sizes = numbers[order], sizes[order]
     ends = np.cumsum(listed)

@@ -1,4 +1,4 @@
-"""Pickling our code by value, for schedulers and workers that do not have the package."""
+"""Pickle the package's code by value, for schedulers and workers that do not have the package."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import cloudpickle
 import roastcoffea
 from roastcoffea.interrupts import interrupts_held
 
-_lock = threading.RLock()  # what is packed may hold functions that are packed themselves
+_lock = threading.RLock()  # a packed function may contain another packed function
 
 
 def is_registered() -> bool:
-    """Whether everything in the package is pickled by value."""
     return roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value()
 
 
 def packed_by_value(thing: Any) -> bytes:
-    """Pickle of an object of this package that loads without the package installed."""
+    """Pickle an object from this package so that it can be loaded without the package."""
     with interrupts_held(), _lock:
         if is_registered():
             return bytes(cloudpickle.dumps(thing))
@@ -32,7 +31,7 @@ def packed_by_value(thing: Any) -> bytes:
 
 
 class ByValue:
-    """Placeholder for an object of this package that unpickles to it wherever cloudpickle is installed."""
+    """Wrapper that unpickles to the wrapped object wherever cloudpickle is installed."""
 
     def __init__(self, thing: Any) -> None:
         self._packed = packed_by_value(thing)

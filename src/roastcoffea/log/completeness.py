@@ -1,4 +1,4 @@
-"""How much of a run was received: chunks and attempts without a record, and where their files are."""
+"""Find chunks and attempts without a record, and the sites of files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from roastcoffea.redaction import redacted_each
 from roastcoffea.units import counted
 
 KEYS: Final = ("site", "sites", "replicas")
-"""Where metadata of a dataset may have them: a site for all files, or files by site, or sites by file."""
+"""Dataset metadata keys that name sites. The value is one site for all files, or maps sites to files or files to sites.
+"""
 
 MAP: Final = Path(".sites_map.json")
-"""File in which coffea's `rucio_utils` keeps the beginnings of the URLs of each site, in the working directory."""
+"""File in the working directory in which coffea's `rucio_utils` stores each site's URL prefixes."""
 
 
 def sites_of(items: Sequence[Any]) -> list[str | None]:
-    """Site of the file of each of coffea's items; None where nothing tells."""
+    """Site of the file that each coffea item reads; None if unknown."""
     prefixes: dict[str, str] | None = None
     known: dict[tuple[int, str], str | None] = {}
     found = []
@@ -46,7 +47,6 @@ def sites_of(items: Sequence[Any]) -> list[str | None]:
 
 
 def _by_metadata(metadata: Any, file: str) -> str | None:
-    """The site that metadata of a dataset name for a file."""
     for key in KEYS if isinstance(metadata, Mapping) else ():
         named = metadata.get(key)
         if isinstance(named, str):
@@ -61,10 +61,10 @@ def _by_metadata(metadata: Any, file: str) -> str | None:
 
 
 def _prefixes() -> dict[str, str]:
-    """Site by the beginning of its URLs, longest first."""
+    """Maps URL prefixes to sites, longest prefix first."""
     try:
         sites = json.loads(MAP.read_text(encoding="utf-8"))
-        # beginnings of URLs of a site: one, or one for each rule of its catalogue
+        # a site has one prefix, or one per rule in its catalogue
         rules = [
             (site, rule)
             for site, given in sites.items()
@@ -78,21 +78,20 @@ def _prefixes() -> dict[str, str]:
 
 
 ATTEMPT = ["key", "run_id"]
-"""Columns that identify an attempt of a Dask task."""
 
 
-EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
+EQUAL_CHUNKS = "equal to another chunk (file listed twice; one task in Dask, two in coffea's report)"
 
 
 class AskedItems:
-    """Requested files and chunks, without secrets in their names.
+    """Files and chunks requested from a Runner. Secrets in file names are masked.
 
     Attributes
     ----------
     files : int
-        Files whose metadata was requested.
+        Number of files for which metadata was requested.
     chunks : int
-        Requested chunks.
+        Number of requested chunks.
     """
 
     def __init__(self) -> None:
@@ -100,8 +99,10 @@ class AskedItems:
         self._tables: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
 
     def add(self, call: str, items: Sequence[Any]) -> tuple[pa.Table, int]:
-        """Add coffea's items of a Runner call; return their table, and how many files became equal to others without
-        their secrets."""
+        """Add a Runner call's coffea items.
+
+        Return their table and the number of file names that became duplicates when they were masked.
+        """
         uuids = [getattr(item, "fileuuid", None) for item in items]
         files = [str(item.filename) for item in items]
         clean_files = redacted_each(files)
@@ -120,23 +121,22 @@ class AskedItems:
         return table, len(set(files)) - len(set(clean_files))
 
     def take(self, table: pa.Table) -> None:
-        """Add rows for items."""
         files = table["entry_start"].null_count
         self.files += files
         self.chunks += len(table) - files
         self._tables.append(table)
 
     def table(self) -> pa.Table:
-        """One row for each item, in order of request."""
         return pa.concat_tables(self._tables)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Why records of chunks may be missing.
+    """Reasons for missing chunk records.
 
-    `equal_run_once`: equal chunks are one task. `dropped` and `refused`: numbers of lost chunk records and messages.
-    `cached`: number of records of earlier runs, which came with their results. `otherwise`: why others are missing.
+    If `equal_run_once` is set, identical chunks share one task. `dropped` is the number of chunk records that were
+    dropped, and `refused` is the number of refused log entries. `cached` is the number of records from earlier runs
+    that arrived with cached results. `otherwise` is the reason for all other missing records.
     """
 
     equal_run_once: bool = False
@@ -146,12 +146,11 @@ class Losses:
     otherwise: str = "for an unknown reason"
 
     def reasons(self, equal: int, others: int) -> Iterator[str]:
-        """Why chunks have no record: those equal to another one, and the others."""
         reasons = {
             EQUAL_CHUNKS: equal,
             "records dropped on the scheduler": others and self.dropped,
-            "refused entries of the scheduler's log": others and self.refused,
-            "results of earlier runs, which a cache had": min(others, self.cached),
+            "refused scheduler log entries": others and self.refused,
+            "cached results from earlier runs": min(others, self.cached),
             self.otherwise: max(others - self.dropped - self.refused - self.cached, 0),
         }
         return (f"{reason}: {number}" for reason, number in reasons.items() if number)
@@ -160,14 +159,14 @@ class Losses:
 def chunks_without_record(
     calls: Iterable[RunnerCall], chunks: pa.Table, asked: pa.Table, losses: Losses
 ) -> Iterator[str]:
-    """Chunks without a record in each successful Runner call, and why.
+    """Report the chunks without a record in each successful Runner call, with the reasons.
 
     Parameters
     ----------
     chunks
-        Received records of attempts.
+        Received attempt records.
     asked
-        Requests of the calls.
+        Chunks requested in these calls.
     """
     recorded = ended_chunks(chunks)
     for call in calls:
@@ -179,18 +178,17 @@ def chunks_without_record(
 
 
 def attempts_without_record(tasks: pa.Table, chunks: pa.Table) -> Iterator[str]:
-    """Number of processor task attempts without a record, by outcome of the task."""
     attempts = tasks.select([*ATTEMPT, "outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
     lacking = attempts["outcome"].filter(pa.array(~are_recorded(attempts, chunks.select(ATTEMPT))))
     for count in lacking.value_counts().to_pylist():
         yield (
-            f"{counted(count['counts'], 'attempt')} of chunks left no record (the task's outcome: {count['values']}): "
-            "the sums over chunks do not include them"
+            f"{counted(count['counts'], 'chunk attempt')} left no record (task outcome: {count['values']}): "
+            "sums over chunks do not include them"
         )
 
 
 def ended_chunks(chunks: pa.Table) -> dict[str, int]:
-    """Number of chunks with a record of their end, by Runner call; attempts of one task are one chunk."""
+    """Number of recorded chunks that did not fail, by Runner call. A retried chunk is counted once."""
     ended = pc.fill_null(pc.not_equal(chunks["outcome"], ERROR), True)
     counts = {row["values"]: row["counts"] for row in chunks["call"].filter(ended).value_counts().to_pylist()}
     tried_again = chunks["key"].filter(pc.greater(chunks["attempt"], 1)).drop_null()
@@ -203,18 +201,17 @@ def ended_chunks(chunks: pa.Table) -> dict[str, int]:
 
 
 def equal_chunks(asked: pa.Table, call: str) -> int:
-    """How many chunks requested by a Runner call equal another one of it."""
     chunks = asked.filter(pc.and_(pc.equal(asked["call"], call), pc.is_valid(asked["entry_start"])))
     codes = row_codes(chunks.select(["file", "entry_start"]))
     in_order = np.sort(codes)
-    # file and entry alone distinguish most chunks
+    # the file and the first entry are enough to distinguish most chunks
     alike = chunks.filter(pa.array(np.isin(codes, in_order[1:][in_order[1:] == in_order[:-1]])))
     return len(alike) - len(alike.group_by(alike.column_names, use_threads=False).aggregate([]))
 
 
 def are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]:
-    """For each attempt of a task, whether a record has its key and run_id; null equals null."""
-    # the run_id nearly always identifies one record; the others are compared completely
+    """Whether each task attempt's key and run_id match a record. Nulls match each other."""
+    # the run_id nearly always identifies a record; only other cases are compared in full
     first = pc.index_in(attempts["run_id"], records["run_id"].combine_chunks())
     same_key = pc.equal(attempts["key"], records["key"].combine_chunks().take(first))
     recorded: npt.NDArray[np.bool_] = pc.fill_null(same_key, False).to_numpy()
@@ -225,7 +222,7 @@ def are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]
 
 
 def are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
-    """For each row, whether another table has it; null equals null."""
+    """Whether each row also occurs in the other table. Nulls match each other."""
     codes = row_codes(pa.concat_tables([rows, others]))
     return np.isin(codes[: len(rows)], codes[len(rows) :])
 
@@ -234,7 +231,7 @@ CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
 CLASS_OF_COLUMN: Final = tuple((phase.column, phase.time_class) for phase in PHASES)
 
 GAVE: Final = (OK, CHECKPOINT)
-"""Outcomes with a result."""
+"""Outcomes of attempts that returned a result."""
 SUMMED: Final = (
     *("bytes_requested", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds"),
     *(phase.column for phase in PHASES),
@@ -243,10 +240,10 @@ SUMMED: Final = (
 
 @dataclass(slots=True)
 class Tally:
-    """How much was received so far: chunks with a result and their events, failed attempts, bytes of all, and files.
+    """Running totals over the records received.
 
-    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time (and
-    the sum of its squares), that of the failed ones, CPU time, and the time in each class of phases.
+    `chunks` and `events` include only chunks that returned a result. `failed` and `bytes` also cover preprocessing;
+    `bytes` is None until an attempt reports bytes. All times are sums over chunk attempts.
     """
 
     chunks: int = 0
@@ -259,17 +256,15 @@ class Tally:
     failed_seconds: float = 0.0
     cpu_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.0))
-    """It keeps its size: another thread may copy it meanwhile."""
+    """No keys are ever added, because another thread may be copying the dictionary."""
 
     def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
-        """Count a record."""
         outcome, wall = record.get("outcome"), record.get("wall_seconds") or 0.0
         self.files += preprocessing and outcome in GAVE
         self.wall_squares += 0.0 if preprocessing else wall * wall
         self._add(record, int(outcome != TRACED), gave=outcome in GAVE, of_chunks=not preprocessing)
 
     def add_table(self, chunks: pa.Table) -> None:
-        """Count records of attempts of chunks."""
         gave = pc.is_in(chunks["outcome"], pa.array(GAVE))
         self.wall_squares += pc.sum(pc.multiply(chunks["wall_seconds"], chunks["wall_seconds"])).as_py() or 0.0
         counted_columns = chunks.select(SUMMED)
@@ -278,7 +273,6 @@ class Tally:
             self._add({name: pc.sum(rows[name]).as_py() for name in SUMMED}, len(rows), gave=useful, of_chunks=True)
 
     def _add(self, sums: Mapping[str, Any], rows: int, *, gave: bool, of_chunks: bool) -> None:
-        """Count so many records with these sums."""
         if sums.get("bytes_requested") is not None:
             self.bytes = (self.bytes or 0) + sums["bytes_requested"]
         self.failed += 0 if gave else rows

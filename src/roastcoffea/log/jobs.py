@@ -1,6 +1,7 @@
-"""The batch job that a process runs in, from its environment and the job's ad.
+"""Identify a process's batch job from its environment and the job ad.
 
-This module may be pickled by value. It uses only the standard library, runs no command, and reads a few small files.
+This module may be pickled by value. It uses only the standard library, runs no commands and reads only a few small
+files.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ Facts = dict[str, Any]
 
 
 def job(environment: Mapping[str, str] | None = None, processes: str = PROCESSES) -> Facts:
-    """Node of this process and, if it runs in a batch job, the columns of lifetimes on that job.
+    """Node of this process and, in a batch job, the job columns of `lifetimes`.
 
-    The start of a job is `job_start` if the batch system tells it. Otherwise `job_age` has the age of the first process
-    of the job above this one. What is unknown is left out.
+    `job_start` is when the job started, if the batch system reports it. Otherwise, `job_age` is the age of the
+    process's topmost ancestor in the job. Unknown values are omitted.
 
     Parameters
     ----------
     environment : mapping, optional
-        Environment of the process; by default that of this one.
+        Environment variables of a process; defaults to the current process.
     processes : str
-        The system's folder of processes.
+        Directory with information about processes; usually /proc.
     """
     environment = os.environ if environment is None else environment
     found: Facts = {}
@@ -47,7 +48,7 @@ def job(environment: Mapping[str, str] | None = None, processes: str = PROCESSES
 
 
 def job_since_start(environment: Mapping[str, str] | None = None, processes: str = PROCESSES) -> Facts:
-    """The batch job of this process as in `job`, with its start instead of an age; empty if there is no job."""
+    """Result of `job`, with the age converted to a start time; empty outside a batch job."""
     found = job(environment, processes)
     age = found.pop("job_age", None)
     if age is not None:
@@ -56,7 +57,7 @@ def job_since_start(environment: Mapping[str, str] | None = None, processes: str
 
 
 def age_of(process: str = "self", processes: str = PROCESSES) -> float | None:
-    """Seconds since a process started; None if the system does not tell it."""
+    """Age of a process in seconds; None if the system does not report it."""
     with suppress(AttributeError, IndexError, OSError, ValueError):
         ticks = int(_statistics(process, processes)[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -85,7 +86,7 @@ def _slurm(environment: Mapping[str, str]) -> Facts:
 
 
 def _cores_of_nodes(text: str) -> float | None:
-    """Sum over the nodes of a text such as `72(x2),36`."""
+    """Total number of cores on all nodes, from a string such as `72(x2),36`."""
     parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
     if None in parts:
         return None
@@ -101,7 +102,7 @@ def _condor(environment: Mapping[str, str]) -> Facts:
         "job": None if cluster is None else f"{cluster:.0f}.{process or 0:.0f}",
         "queue": _word(ad.get("jobflavour")),
         "node": _word(machine.get("machine")),
-        # a slot may be larger than what was requested, and requests may be expressions
+        # a slot may be larger than requested, and requests may be expressions
         "job_cores": _number(machine.get("cpus")) or _number(ad.get("requestcpus")),
         "job_memory": _bytes(_times(_number(machine.get("memory")) or _number(ad.get("requestmemory")), MIB)),
         "job_queued": _number(ad.get("qdate")),
@@ -112,7 +113,6 @@ def _condor(environment: Mapping[str, str]) -> Facts:
 
 
 def _ad(path: str) -> dict[str, str]:
-    """Attributes of an HTCondor ad by their name in small letters; empty if there is none."""
     lines = (line.partition("=") for line in _content(path).decode("utf-8", "replace").splitlines())
     return {name.strip().lower(): value.strip() for name, equals, value in lines if equals}
 
@@ -144,7 +144,7 @@ def _pbs(environment: Mapping[str, str]) -> Facts:
 
 def _kubernetes(environment: Mapping[str, str]) -> Facts:
     def told(what: str) -> str | None:
-        """What the pod's manifest passes on of it (the downward API), under its usual names."""
+        """Look up a value from the pod's manifest (downward API) under its common variable names."""
         names = (what, f"MY_{what}", f"K8S_{what}", f"KUBERNETES_{what}")
         return next((environment[name] for name in names if environment.get(name)), None)
 
@@ -165,16 +165,19 @@ SYSTEMS: tuple[tuple[str, str, Callable[[Mapping[str, str]], Facts]], ...] = (
     ("PBS_JOBID", "pbs", _pbs),
     ("KUBERNETES_SERVICE_HOST", KUBERNETES, _kubernetes),
 )
-"""Variable that shows a batch system, its name, and what is read of its jobs; jobs in pods come before the pods."""
+"""Environment variable, name and reader for each batch system. Kubernetes is last, because other systems may run in
+pods.
+"""
 
 
 # Processes and files
 
 
 def _age_of_first(variable: str, value: str, processes: str) -> float | None:
-    """Age of the first process of those above this one that began with this variable; None if unknown.
+    """Age of the topmost ancestor process that was started with this variable; None if unknown.
 
-    Dask's processes write their titles over their environment, so that one without the variable may be of the job.
+    A Dask process overwrites its environment with its title, so a process without the variable may also belong to the
+    job.
     """
     entry = f"{variable}={value}".encode()
     process = oldest = "self"
@@ -189,19 +192,17 @@ def _age_of_first(variable: str, value: str, processes: str) -> float | None:
 
 
 def _statistics(process: str, processes: str) -> list[bytes]:
-    """Fields of a process after its name."""
+    """Fields that follow the process name in a `stat` file."""
     return _content(f"{processes}/{process}/stat").rpartition(b")")[2].split()
 
 
 def _content(path: str) -> bytes:
-    """Content of a file; empty if it cannot be read."""
-    with suppress(OSError, ValueError), open(path, "rb") as file:  # noqa: PTH123  (as cheap as it can be)
+    with suppress(OSError, ValueError), open(path, "rb") as file:  # noqa: PTH123  (for speed)
         return file.read(MIB)
     return b""
 
 
 def _number(text: str | None) -> float | None:
-    """Number in a text; None if it is something else."""
     with suppress(TypeError, ValueError):
         number = float(text)  # type: ignore[arg-type]
         return number if 0 <= number < float("inf") else None
@@ -217,5 +218,4 @@ def _bytes(size: float | None) -> int | None:
 
 
 def _word(text: str | None) -> str | None:
-    """Text of an ad without its quotation marks."""
     return text.strip('"') if text and text.startswith('"') else None

@@ -1,4 +1,4 @@
-"""A journal: entries that go to disk at once, without secrets, so that they survive the process."""
+"""Write and read a run's journal: redacted entries on disk that outlive the process."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ import pyarrow as pa
 import roastcoffea
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.log.batches import LATEST
-from roastcoffea.log.kinds import HEADER, HEADER_SIZE, PROBLEM, TASK_CHUNK, TASK_ERROR
+from roastcoffea.log.kinds import HEADER, HEADER_SIZE, LATEST, PROBLEM, TASK_CHUNK, TASK_ERROR
 from roastcoffea.redaction import redacted
 from roastcoffea.storage.folders import (
     OWN_FILE,
@@ -48,7 +47,7 @@ from roastcoffea.storage.folders import (
 
 
 def without_secrets(data: bytes) -> bytes:
-    """Entries with the same meaning, as the client's tables have them: complete entries, in order."""
+    """Mask the secrets in a block of complete log entries."""
     parts, at, kept = [], 0, 0
     while at + HEADER_SIZE <= len(data):
         code, length = struct.unpack_from(HEADER, data, at)
@@ -66,7 +65,7 @@ def _text(payload: bytes) -> bytes:
 
 
 def _chunk(payload: bytes) -> bytes:
-    """The chunk of a failed task; one that is damaged has no text, so that it is skipped as it would be."""
+    """Mask the secrets in a failed task's chunk. A damaged entry becomes empty, so that readers skip it."""
     try:
         dataset, file, tree, *entries = json.loads(payload)
     except ValueError:
@@ -79,79 +78,82 @@ _CLEANED: Final[dict[bytes, Callable[[bytes], bytes]]] = {
     PROBLEM.code: _text,
     TASK_CHUNK.code: _chunk,
 }
-"""Kinds with texts of the user's, which the scheduler redacts without the user's own patterns, or not at all."""
+"""Entry kinds that contain user strings. The scheduler leaves their secrets unmasked or masks them without the user's
+patterns.
+"""
 
 
 SCHEMA: Final = 1
-"""Number of this form of journals."""
 
 HEADER_KEY: Final = b"roastcoffea"
 ENDING: Final = ".arrows"
 CLAIM: Final = ".roastcoffea-claim"
-"""File that claims a journal where files cannot be locked."""
+"""Marker file for a claimed journal on file systems without locks."""
 COLUMNS: Final = pa.schema(
     [("time", pa.float64()), ("kind", pa.string()), ("data", pa.binary()), ("check", pa.uint32())]
 )
-"""Of each entry: Unix time, kind, data, and checksum."""
 
 CLIENT: Final = "client"
-"""Kind of entries with steps of the client, as JSON."""
+"""Entry kind for client steps, as JSON."""
+
+REQUESTED: Final = "requested"
+"""Entry kind for rows of `REQUEST_COLUMNS`, as JSON."""
+
 LOG: Final = "log"
-"""Kind of what a scheduler's plugin gave: entries of `log.kinds`, for `ClusterLog.feed`."""
+"""Entry kind for a scheduler plugin's log (see `log.kinds`), which is passed to `ClusterLog.feed`."""
 
 RECORDS: Final = "records"
-"""Kind of packed records of attempts, for `ReceivedRecords.take`."""
+"""Entry kind for packed attempt records, which are passed to `ReceivedRecords.take`."""
 
 TICK: Final = 1.0
-"""Seconds between looks for what is to be written."""
+"""Interval between checks for new data, in seconds."""
 
 MOST_PENDING: Final = 64_000_000
-"""Most bytes that wait for a disk that does not answer; with more the journal ends."""
+"""Maximum number of bytes in the queue. The journal ends if a slow disk lets the queue exceed this size."""
 
 FILE_BYTES: Final = 16_000_000
-"""Bytes after which a file ends and the next one begins."""
+"""File size in bytes at which a new file is started."""
 
 LONGEST_HEADER: Final = 1_000_000
-"""Most bytes with a header."""
+"""Maximum header size in bytes."""
 
 MOST_BYTES: Final = 1_000_000_000
-"""Size at which a journal ends."""
+"""Journal size, in bytes, at which writing stops."""
 
 LEAST_FREE: Final = 256_000_000
-"""Free space of the disk, in bytes, with less of which no file is begun: it is the analysis's."""
+"""Minimum free disk space, in bytes, required to start a new file; leaves room for the analysis."""
 
 CLOSE_SECONDS: Final = 1.0
-"""Longest wait for the disk at the end."""
+"""Maximum time in seconds to wait for the disk when closing a journal."""
 
 SLOW: Final = (
-    "the journal's disk is slow: {:g} s after the end of the run it did not have all of it, and what is still to be "
-    "written is lost if this process is killed"
+    "the journal's disk is slow: {:g} s after the end of the run, the journal is still incomplete; if this "
+    "process is killed, the rest is lost"
 )
 
 CLOSED: Final = -1
-"""In place of the number of an open file."""
 
 WrittenEntry = tuple[float, str, bytes]
 
 
 class JournalWriter:
-    """Writes a journal from a thread of its own: `write` neither waits nor fails.
+    """Writes a journal in its own thread, so that `write` never blocks or fails.
 
-    What is written is on disk within about a second. Without permission, room or disk the journal ends early, and
-    `note` gets one line.
+    Entries reach the disk within about a second. If the journal cannot be written (e.g. because the disk is full), it
+    ends early and `note` is called with a one-line message.
 
     Parameters
     ----------
     folder : Path
-        Its folder, which the thread makes.
+        The journal's folder, created by the thread.
     header : mapping
-        Facts in values of JSON, without secrets. The schema, the version of roastcoffea and the process are added.
+        Header fields as JSON values, without secrets. The schema, roastcoffea's version and process details are added.
     note : callable
-        Receives a problem.
+        Called with each problem.
     look : callable, optional
-        Called about once a second, to fetch what is to be written.
+        Called about once a second to fetch new data.
     most_bytes : int
-        Size at which the journal ends.
+        Size, in bytes, at which writing stops.
     """
 
     def __init__(
@@ -181,22 +183,24 @@ class JournalWriter:
 
     @property
     def folder(self) -> Path:
-        """Its folder, which is another one after the first was removed."""
+        """The journal's folder, which changes if it is removed during the run."""
         return self._files.folder
 
     def write(self, kind: str, data: bytes) -> None:
-        """Take an entry."""
         with self._lock:
             room = self._waiting + len(data) <= MOST_PENDING
             if self._works and room:
                 self._pending.append((time.time(), kind, data))
                 self._waiting += len(data)
-        if not room:  # entries of a log build on earlier ones, so that none may be left out
-            self._give_up("its disk does not keep up")
+        if not room:  # log entries refer to earlier entries, so none may be skipped
+            self._give_up("the disk cannot keep up")
         self._wake.set()
 
     def close(self) -> None:
-        """Write what waits, and end the thread; it is waited for about a second, and goes on if the disk is slow."""
+        """Write the queue and stop the thread.
+
+        This method waits for up to a second. If the disk is slower, the thread continues in the background.
+        """
         self._ended.set()
         self._wake.set()
         self._thread.join(CLOSE_SECONDS)
@@ -204,14 +208,13 @@ class JournalWriter:
             self._note(SLOW.format(CLOSE_SECONDS))
 
     def remove(self) -> None:
-        """Remove the journal; nothing is written any more."""
         self._works = False
         self.close()
         self._files.unlock()
         remove_journal(self.folder)
 
     def flush(self, *, last: bool = False) -> bool:
-        """Write what waits, in this thread; whether all is written, the last time."""
+        """Write the queue in the calling thread; if `last`, return whether the queue is now empty."""
         with self._writing, reported(self._give_up, "it cannot be written", Exception):
             with self._lock:
                 entries, self._pending, self._waiting = self._pending, [], 0
@@ -225,33 +228,31 @@ class JournalWriter:
         return False
 
     def look(self) -> None:
-        """Fetch what is to be written."""
-        with reported(self._give_up, "what is to be written cannot be fetched", Exception):
+        with reported(self._give_up, "new data cannot be fetched", Exception):
             if self._look is not None:
                 self._look()
 
     def forget(self) -> None:
-        """Give up all that a forked process has of it, including locks that another thread held."""
+        """Discard the state in a forked process, including locks that another thread held."""
         self._works = False
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._files.forget()
 
     def _give_up(self, reason: str) -> None:
-        """End the journal early; what is there is kept."""
         if self._works:
             self._works = False
-            self._note(f"the journal ended early, so that a client that is killed loses what came later: {reason}")
+            self._note(f"the journal ended early; if the client is killed, later records are lost: {reason}")
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Files with names of a journal, in order."""
+    """Files with journal file names, in order."""
     return sorted(path for path in folder.glob(f"*{ENDING}") if re.fullmatch(r"\d{6}", path.stem))
 
 
 def remove_journal(folder: Path) -> None:
-    """Remove the files of a journal as far as possible, the first one last, and its folder if nothing else is in it.
+    """Remove a journal's files and, if possible, its folder. The first file is removed last.
 
-    They begin alike, with a message that has the journal's header; the last one may have a part of it.
+    A journal's files all begin with the same message, which contains the header. The last file may be incomplete.
     """
     with suppress(OSError):
         files = [path for path in files_in(folder) if path.is_file() and not path.is_symlink()]
@@ -266,7 +267,7 @@ def remove_journal(folder: Path) -> None:
 
 
 def _beginning(path: Path) -> bytes:
-    """The first message of a stream: its mark, its length and itself."""
+    """First message of a stream, including the marker and the length."""
     with path.open("rb") as file:
         mark = file.read(8)
         return mark + file.read(min(int.from_bytes(mark[4:], "little"), LONGEST_HEADER))
@@ -274,14 +275,15 @@ def _beginning(path: Path) -> bytes:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Whether a journal is there, and this process's own while the block runs.
+    """Lock a journal during the block; yield whether it could be locked.
 
-    Where files cannot be locked, a file in the folder keeps others out who claim it, but not its writer.
+    Where files cannot be locked, a marker file keeps other processes from claiming the journal, but does not stop the
+    journal's writer.
     """
     first, claim = next(iter(files_in(folder)), folder / CLAIM), None
     try:
         file = os.open(first, os.O_RDWR if os.access(first, os.W_OK) else os.O_RDONLY)
-    except FileNotFoundError:  # another process removed it
+    except FileNotFoundError:  # another process removed the file
         yield False
         return
     try:
@@ -298,33 +300,32 @@ def claimed(folder: Path) -> Iterator[bool]:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether an open file is the one at a path."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False
 
 
 def _writer() -> dict[str, Any]:
-    """What writes a journal: form, version and process."""
     process = os.getpid()
     known = {"machine": machine(), "kernel": kernel(), "process": process, "began": began(process) or UNKNOWN}
     return {"schema": SCHEMA, "version": roastcoffea.__version__, "host": socket.gethostname(), **known}
 
 
 def _checked(entry: WrittenEntry) -> tuple[float, str, bytes, int]:
-    """An entry without secrets, with its checksum."""
     at, kind, data = entry
     clean = without_secrets(data) if kind == LOG else data
     return at, kind, clean, checksum(at, kind, clean)
 
 
 def checksum(at: float, kind: str, data: bytes) -> int:
-    """Checksum of an entry."""
     return zlib.crc32(data, zlib.crc32(struct.pack("<d", at) + kind.encode()))
 
 
 def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, ended: threading.Event) -> None:
-    """Write until the journal is closed, or nobody holds it. It imports nothing, as the analysis may fork meanwhile."""
+    """Write until the journal is closed or garbage-collected.
+
+    This function must not import anything, because the analysis may fork while this function runs.
+    """
     looked = 0.0
     while True:
         wake.wait(TICK)
@@ -343,11 +344,13 @@ def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, en
 
 
 _written: Final[list[weakref.ref[JournalWriter]]] = []
-"""Writers, but in no `WeakSet`: Python loses what the handler of a signal raises as a set forgets one."""
+"""Weak references to all writers. This is not a `WeakSet`, because a signal handler could interrupt the removal of a
+reference, and Python would discard the handler's exception.
+"""
 
 
 def _forget() -> None:
-    """Give up the journals of the process that was forked, as the locks of their files would outlive it."""
+    """Close the parent's journals in a forked process to release their locks."""
     for reference in list(_written):
         if (writer := reference()) is not None:
             writer.forget()
@@ -358,10 +361,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Files:
-    """The files of a journal; the last one grows.
+    """A journal's files. Only the last file grows.
 
-    All are open until the journal ends, to be written again if they are removed. The first one is
-    locked as long as its writer exists.
+    All files stay open until the journal ends, so that they can be rewritten if they are removed. The first file stays
+    locked for as long as the writer exists.
     """
 
     def __init__(self, folder: Path, header: Mapping[str, Any], most_bytes: int, note: Callable[[str], None]) -> None:
@@ -377,7 +380,10 @@ class _Files:
         self._touched = time.monotonic()
 
     def append(self, entries: list[tuple[float, str, bytes, int]]) -> None:
-        """Write entries, all or none; without any, give a sign of life now and then."""
+        """Write either all entries or none.
+
+        If there are no entries, the file is touched from time to time to show that the writer is alive.
+        """
         if self._open and not _is_at(self._open[-1], self._path(self._number)):
             self._begin_again()
         if not entries:
@@ -395,7 +401,7 @@ class _Files:
             self.end()
 
     def end(self, *, last: bool = False) -> None:
-        """End the last file; what comes then begins a new one."""
+        """Close the current file. The next entry starts a new file."""
         try:
             if self._file != CLOSED:
                 self._stream.close()
@@ -403,17 +409,15 @@ class _Files:
         finally:
             self._before, self._file, self._size = self._before + self._size, CLOSED, 0
             if last and self._open:
-                with suppress(OSError, ValueError):  # a map keeps the lock, until its last reference is gone
+                with suppress(OSError, ValueError):  # a memory map keeps the lock until its last reference is gone
                     self._lock = self._lock or mmap.mmap(self._open[0], 1, mmap.MAP_PRIVATE, mmap.PROT_READ)
                 self._close()
 
     def unlock(self) -> None:
-        """Give up the lock of a journal that has ended."""
         if self._lock is not None:
             self._lock.close()
 
     def forget(self) -> None:
-        """Close them in a forked process."""
         self._file = CLOSED
         self._close()
         self.unlock()
@@ -436,7 +440,7 @@ class _Files:
         if self._schema is None:
             header = {**self._header, "locked": locked(self._file) is True}
             self._schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
-        # without Arrow's threads, of which a fork would have none
+        # no threads, because Arrow's threads do not survive a fork
         options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
 
@@ -446,13 +450,14 @@ class _Files:
         return self._open[-1]
 
     def _begin_again(self) -> None:
-        """Write what was removed into another folder, and go on there."""
+        """Rewrite the removed files in another folder, and continue there."""
         removed, files, goes_on = self.folder, self._open, self._file != CLOSED
         again = removed.with_name(f"{removed.name}-again")
-        self._open, self._file = [], CLOSED  # if this fails, their numbers are soon those of other files
+        # cleared first: even if the copy fails, other files may soon reuse the descriptors
+        self._open, self._file = [], CLOSED
         try:
             again.mkdir(OWN_FOLDER, parents=True)
-            self.folder = again  # only now: a folder of that name may belong to another process
+            self.folder = again  # set only now, because an existing folder may belong to another process
             for number, file in enumerate(files, 1):
                 _write(self._opened(number), os.pread(file, os.fstat(file).st_size, 0))
             locked(self._open[0])
@@ -460,17 +465,19 @@ class _Files:
             for file in files:
                 os.close(file)
         self._file = self._open[-1] if goes_on else CLOSED
-        self._note(f"the journal {removed} was removed while the run went on; a new one has all of it: {self.folder}")
+        self._note(f"the journal {removed} was removed during the run; a complete copy is in {self.folder}")
         remove_journal(removed)
 
     def _put(self) -> None:
-        """Write the buffer to disk; after an error, the file ends where it did before."""
+        """Write the buffer to disk. After an error, truncate the file to its previous length."""
         data = self._buffer.getvalue()
         self._buffer.seek(0)
         self._buffer.truncate()
         if self._before + self._size + len(data) > self._most_bytes:
             raise OSError(
-                errno.EFBIG, f"it has {self._before + self._size} bytes, the most that it may", str(self.folder)
+                errno.EFBIG,
+                f"it has {self._before + self._size} bytes and would exceed its maximum size",
+                str(self.folder),
             )
         try:
             _write(self._file, data)
@@ -483,7 +490,6 @@ class _Files:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Write data to disk."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
@@ -491,7 +497,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 LARGEST_FILE: Final = FILE_BYTES + 2 * MOST_PENDING
-"""More bytes than a file can have."""
+"""Upper limit on the size of a file, in bytes."""
 
 KNOWN: Final = {
     "schema": int,
@@ -502,7 +508,6 @@ KNOWN: Final = {
     "process": int,
     "began": int,
 }
-"""What the header of every journal has."""
 
 DAMAGED: Final = (
     pa.ArrowException,
@@ -517,12 +522,10 @@ DAMAGED: Final = (
 
 
 class JournalError(RoastcoffeaError):
-    """A journal cannot be read; the text names it, and a way out."""
+    """Raised if a journal cannot be read. The message names the journal and a remedy."""
 
 
 class Entry(NamedTuple):
-    """An entry of a journal."""
-
     time: float
     kind: str
     data: bytes
@@ -535,13 +538,13 @@ class Journal:
     Attributes
     ----------
     header : mapping
-        What its writer knew at the beginning; see `JournalWriter`.
+        Fields recorded at the start; see `JournalWriter`.
     last : float
-        Unix time of its last change.
+        Unix time of the last change.
     size : int
-        Bytes on disk.
+        Size on disk in bytes.
     problems : list of str
-        What could not be read, once `entries` has been read.
+        Messages about unreadable parts, added by `entries`.
     """
 
     folder: Path
@@ -552,10 +555,11 @@ class Journal:
 
     @property
     def is_written(self) -> bool:
-        """Whether its writer has it locked.
+        """Whether the journal is still being written, i.e. whether its writer has locked it.
 
-        Where files cannot be locked, whether the writer's process lives, or had a sign of life within some hours: it
-        also counts as one that writes if it did on another host, where some file systems keep its lock to themselves.
+        Where files cannot be locked, the writer's process must be alive. If the state of the process is unknown, the
+        file must have been touched within the last 12 hours. A recent touch also suffices if the writer is on another
+        host, because some file systems do not show locks held by other hosts.
         """
         if self.is_locked is not None:
             elsewhere = self.header.get("kernel") != kernel() and self.header["host"] != socket.gethostname()
@@ -565,7 +569,7 @@ class Journal:
 
     @property
     def is_locked(self) -> bool | None:
-        """Whether its writer has it locked; None where files cannot be locked."""
+        """Whether the writer holds a lock on the journal; None if files cannot be locked."""
         if self.header.get("locked") is True:
             with suppress(OSError, IndexError), files_in(self.folder)[0].open("rb") as first:
                 got = locked(first.fileno(), shared=True)
@@ -574,53 +578,52 @@ class Journal:
 
     @property
     def is_recent(self) -> bool:
-        """Whether the last sign of life is some hours ago at most: otherwise its process counts as dead."""
         return time.time() - self.last < 12 * 3600
 
     def entries(self) -> Iterator[Entry]:
-        """Entries in the order of writing, up to the first that is damaged, which `problems` then tells."""
+        """Yield the entries in order. Reading stops at a damaged entry, which is reported in `problems`."""
         self.problems.clear()
         files = files_in(self.folder)
         last = float(self.header["start"])
         for number, file in enumerate(files, 1):
             if file.name != f"{number:06}{ENDING}":
-                self.problems.append(f"the journal ends before {file.name}: the file before it is missing")
+                self.problems.append(f"the journal ends before {file.name}, because the file before it is missing")
                 return
             try:
                 for entry in _entries_in(file):
                     last = entry.time if 0 <= entry.time < LATEST else last
                     yield entry._replace(time=last)
             except DAMAGED as error:
-                what = "cut off, as its process was killed while it wrote" if file == files[-1] else "damaged"
+                what = "cut off because its process was killed while writing" if file == files[-1] else "damaged"
                 self.problems.append(f"the journal ends in {file.name}, which is {what}: {error_text(error)}")
                 return
 
 
 def journal_in(folder: Path) -> Journal:
-    """The journal in a folder.
+    """Open the journal in a folder.
 
     Raises
     ------
     JournalError
-        There is none, or a newer version wrote it.
+        If there is no readable journal, or its format is not supported.
     """
     try:
         files = files_in(folder)
         states = [file.stat() for file in files]
         header = _header_in(files[0])
     except DAMAGED as error:
-        raise JournalError(f"{folder} is not a journal that can be read: {error_text(error)}") from error
+        raise JournalError(f"{folder} is not a readable journal: {error_text(error)}") from error
     if header["schema"] != SCHEMA:
-        wrote = f"roastcoffea {header['version']} wrote it in form {header['schema']}"
-        raise JournalError(f"{folder}: {wrote}, and this version reads form {SCHEMA}; use that version")
+        wrote = f"was written by roastcoffea {header['version']} in format {header['schema']}"
+        raise JournalError(f"{folder} {wrote}, but this version reads format {SCHEMA}; use that version")
     last = max(state.st_mtime for state in states)
     return Journal(folder, header, last, sum(state.st_size for state in states))
 
 
 def journals_in(folder: Path) -> tuple[list[Journal], list[str]]:
-    """Journals in a folder, oldest first, and what cannot be read there; no folder is like an empty one.
+    """Journals in a folder, oldest first, and errors for unreadable journals.
 
-    The folder may be a journal itself.
+    The folder itself may be a journal. A missing folder is treated as empty.
     """
     found, unreadable = [], []
     for path in [folder, *sorted(folder.iterdir())] if folder.is_dir() else ():
@@ -633,20 +636,20 @@ def journals_in(folder: Path) -> tuple[list[Journal], list[str]]:
 
 
 def _entries_in(file: Path) -> Iterator[Entry]:
-    """Entries of a file; raises one of `DAMAGED` at the first that is."""
+    """Yield a file's entries; raise one of the `DAMAGED` exceptions at a damaged entry."""
     size = file.stat().st_size
     if size > LARGEST_FILE:
-        raise ValueError(f"it has {size} bytes, more than a file of a journal may have")
+        raise ValueError(f"it is {size} bytes long, longer than any journal file")
     for batch in _stream_of(file.read_bytes()):
         batch.validate(full=True)
         for at, kind, data, check in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if checksum(at, kind, data) != check:
-                raise ValueError("an entry does not have its checksum")
+                raise ValueError("an entry does not match its checksum")
             yield Entry(at, kind, data)
 
 
 def _stream_of(data: bytes) -> Any:
-    """Stream in bytes in memory, so that no size in it is taken for granted."""
+    """Open an in-memory stream without trusting the sizes stated in it."""
     stream = pa.ipc.open_stream(pa.py_buffer(data))
     if not stream.schema.equals(COLUMNS):
         raise ValueError(f"it has the columns {', '.join(stream.schema.names)}")
@@ -654,7 +657,6 @@ def _stream_of(data: bytes) -> Any:
 
 
 def _header_in(file: Path) -> dict[str, Any]:
-    """Header of a file, with all that every journal has."""
     with file.open("rb") as opened:
         stream = _stream_of(opened.read(LONGEST_HEADER))
     header = json.loads((stream.schema.metadata or {})[HEADER_KEY])
@@ -667,22 +669,21 @@ def _header_in(file: Path) -> dict[str, Any]:
 
 
 _owned: Final[dict[weakref.ref[object], JournalWriter]] = {}
-"""Journals by their owners."""
 _on_disk: Final[dict[Path, int]] = {}
-"""Folders that are to be removed, with the process that made them."""
+"""Folders to remove, with the ID of the process that created each folder."""
 
 
 def hold(owner: object, journal: JournalWriter) -> None:
-    """Keep a journal until its last owner is saved or dropped, or the process ends.
+    """Keep a journal until its last owner is saved or garbage-collected, or the process ends.
 
-    If an exception ends the process, the journal stays, as its content was not saved.
+    If an exception terminates the process, the journal stays on disk, because its content was not saved.
     """
     if journal not in list(_owned.values()):
-        # takes 8 ms, and loading a measurement does not need it
+        # imported here, because the import takes 8 ms and is not needed to load a measurement
         from multiprocessing import parent_process
 
         _on_disk[journal.folder] = journal.process
-        if parent_process() is not None:  # such a process ends without functions at exit
+        if parent_process() is not None:  # multiprocessing's child processes skip exit handlers
             from multiprocessing.util import Finalize
 
             Finalize(None, _remove_all, exitpriority=0)
@@ -690,12 +691,11 @@ def hold(owner: object, journal: JournalWriter) -> None:
 
 
 def journal_of(owner: object) -> JournalWriter | None:
-    """The journal of something that has not been saved."""
     return _owned.get(weakref.ref(owner))
 
 
 def saved(owner: object) -> None:
-    """Remove the journal of something that was saved, if it has one."""
+    """Remove an object's journal, because the object has been saved."""
     journal = _owned.pop(weakref.ref(owner), None)
     if journal is not None:
         journal.remove()
@@ -703,7 +703,6 @@ def saved(owner: object) -> None:
 
 
 def _remove_dropped() -> None:
-    """Remove journals without an owner."""
     for owner in [owner for owner in list(_owned) if owner() is None]:
         journal = _owned.pop(owner, None)
         if journal is not None and journal not in list(_owned.values()) and _on_disk.get(journal.folder) == os.getpid():
@@ -712,16 +711,17 @@ def _remove_dropped() -> None:
 
 
 _dropped: Final = partial(next, map(_thread.start_new_thread, repeat(_remove_dropped), repeat(())))
-"""Starts a thread that removes them, as an owner is dropped: an event loop that does that would wait for the disk.
+"""Callback that starts a thread to remove a journal when its owner is garbage-collected, so that no event loop waits
+for the disk.
 
-It is in C, because Python code would be where signals are handled, and Python loses what their handlers raise here. A
-thread of `threading` takes locks, which the interrupted code may hold.
+The callback is implemented in C, because a signal handler could interrupt Python code here, and Python would discard
+the handler's exception. `threading` is not used, because it takes locks that the interrupted code may hold.
 """
 
 
 @atexit.register
 def _remove_all() -> None:
-    """Remove unsaved journals at exit; after an exception, those in use stay."""
+    """Remove unsaved journals at exit. After an exception, keep the journals of objects that still exist."""
     interactive = hasattr(sys, "ps1") or sys.flags.interactive
     failed = not interactive and (getattr(sys, "last_value", None) or sys.exc_info()[1]) is not None
     spared = {journal.folder for owner, journal in list(_owned.items()) if owner() is not None} if failed else set()

@@ -1,4 +1,4 @@
-"""Kinds of entries in the log of the scheduler's plugin, and its bounded buffer until the client fetches them."""
+"""Entry kinds in the scheduler plugin's log, and a bounded buffer for entries."""
 
 from __future__ import annotations
 
@@ -12,42 +12,45 @@ HEADER: Final = "<cI"
 HEADER_SIZE: Final = 5
 
 TEXT: Final = "text"
-"""Format of a field that holds the number of a text."""
+"""Format of a field that contains a string's number."""
 
 NO_STRING: Final = 0xFFFFFFFF
 NO_SIZE: Final = -1
 NO_TIME: Final = 0.0
 
+LATEST: Final = 253_402_300_800.0
+"""Unix time of the year 10000, the latest plausible time. Times near 0 are plausible, because a host without a clock
+may start at 0.
+"""
+
 Fields = tuple[tuple[str, str], ...]
 
 
 def format_of(code: str) -> str:
-    """Format for `struct` of a field."""
     return "I" if code == TEXT else code
 
 
 def packing(fields: Fields) -> str:
-    """Format for `struct` of all fields."""
     return "<" + "".join(format_of(code) for _, code in fields)
 
 
 def of(code: str, *names: str) -> Fields:
-    """Fields of one format."""
     return tuple((name, code) for name in names)
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """One kind of entry.
+    """A kind of log entry.
 
     Attributes
     ----------
     code : bytes
-        First byte of its entries.
+        First byte of each entry.
     fields : tuple
-        Name and format (of `struct`, or `TEXT`) of each field.
+        Name and format of each field. The format is a `struct` format or `TEXT`.
     table : str or None
-        What to count if an entry is dropped for lack of space; None for small entries that others build on.
+        Name under which dropped entries are counted; None for small entries, which are never dropped because other
+        entries depend on them.
     """
 
     code: bytes
@@ -56,12 +59,11 @@ class Kind:
 
     @property
     def packing(self) -> str:
-        """Format for `struct` of its fields."""
         return packing(self.fields)
 
 
 ALL: Final[list[Kind]] = []
-"""Every kind of entry; the index is the code, so that codes are unique."""
+"""All entry kinds. A kind's index is its code, so codes are unique."""
 
 
 def _declared(fields: Fields = (), table: str | None = None) -> Kind:
@@ -71,7 +73,7 @@ def _declared(fields: Fields = (), table: str | None = None) -> Kind:
 
 
 STRING: Final = _declared()
-"""A text; those of the log are numbered from 0."""
+"""A string. The log's strings are numbered from 0."""
 
 TASK: Final = _declared(
     (
@@ -85,16 +87,16 @@ TASK: Final = _declared(
     ),
     table="tasks",
 )
-"""A finished attempt of a task; behind the fields is the key, empty for a task of another user.
+"""A finished task attempt. The fields are followed by the task's key, which is empty for other users' tasks.
 
-Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN if unknown.
+`start` and `stop` are on the worker's clock, as adjusted by Dask. The last three fields are in seconds after the start;
+unknown values are NaN.
 """
 
 TASK_ERROR: Final = _declared(table="errors of tasks")
-"""Text of the previous task's error."""
+"""Error message of the preceding task."""
 
 CHUNK: Final = _declared(table="chunks")
-"""Packed records of attempts of chunks."""
 
 SAMPLE: Final = _declared(
     (
@@ -114,9 +116,9 @@ SAMPLE: Final = _declared(
     ),
     table="samples",
 )
-"""A sample of a worker. A number that was not measured is NaN, an integer is -1.
+"""A worker sample. Unmeasured numbers are NaN, and unmeasured integers are -1.
 
-The scheduler's time is in seconds since it last heard from the worker.
+`noted` is the time in seconds since the scheduler last heard from the worker.
 """
 
 ARRIVAL: Final = _declared(
@@ -126,33 +128,34 @@ ARRIVAL: Final = _declared(
 DEPARTURE: Final = _declared((("worker", TEXT), ("time", "d")))
 
 PAUSE: Final = _declared((("worker", TEXT), ("time", "d"), ("paused", "B")))
-"""A worker that is paused from that time on, or (0) resumed."""
+"""A worker was paused or, if `paused` is 0, resumed."""
 
 PROCESS_CPU: Final = _declared((("worker", TEXT), ("cpu_seconds", "d")))
-"""CPU time of a worker's process, with its last message; then its first and last load, as JSON."""
+"""A worker process's CPU time when it sent its last message. The fields are followed by its first and last load as
+JSON.
+"""
 
 COUNTED: Final = _declared((("worker", TEXT),), table="counts of workers that left")
-"""Dask's counts of a worker that left: [key, amount] of each, as compressed JSON."""
+"""Dask's counts for a departed worker: [key, amount] pairs as compressed JSON."""
 
 PROBLEM: Final = _declared()
-"""A problem as text."""
 
 STATE: Final = _declared(
     (("first", "Q"), ("size", "I")),
     table="states of tasks",
 )
-"""States that tasks entered; tasks are numbered from 0, in order of appearance.
+"""State transitions of tasks. Tasks are numbered from 0 in order of appearance.
 
-Behind the fields are rows of `STATE_FIELDS` of that size, and as JSON a list for each new task. The list of a task has
-its key; for coffea's tasks also the code of their kind, and for a chunk its dataset, file, tree, first entry, and entry
-after the last.
+The fields are followed by `size` bytes of `STATE_FIELDS` rows, then by JSON with a list for each new task. Each list
+contains the task's key. For coffea's tasks, it also contains the code for the task kind. For chunks, it also contains
+the dataset, the file, the tree, the first entry and the entry after the last.
 """
 
 VIEWS: Final = _declared(table="batches of workers' views of tasks")
-"""Address of a worker and rows of its views of tasks, as compressed JSON."""
+"""A worker's address and its view of its tasks, as compressed JSON."""
 
 STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred", "forgotten")
-"""States of a task at the scheduler, by their number."""
+"""Task states on the scheduler. Entries refer to a state by its index."""
 
 NO_STATE: Final = 255
 
@@ -165,72 +168,71 @@ STATE_FIELDS: Final = (
     *of("f", "expected"),
     *of("d", "time"),
 )
-"""A state that a task entered, and the previous one: `NO_STATE` if the task existed when the monitor started.
+"""A task's new and previous states. The previous state is `NO_STATE` if the task existed when the monitor started.
 
-`expected` is Dask's expected duration in seconds of a task given to a worker, negative if unknown.
+`expected` is the duration in seconds that Dask expects for a task assigned to a worker; negative if unknown.
 """
 
 SAMPLING: Final = _declared(
     (*of("d", "time"), *of("f", "late"), *of("I", "missed", "workers"), *of("B", "whole")),
     table="sampling",
 )
-"""A sample that the scheduler took itself.
+"""A sample of the scheduler's state.
 
-It has rows of `WORKER_STATE_FIELDS` of the workers that changed since the previous sample; if it is `whole`, of all
-present workers.
+It contains `WORKER_STATE_FIELDS` rows for all present workers if `whole` is set. Otherwise, it contains rows for the
+workers that changed since the previous sample.
 """
 
 WORKER_STATE_FIELDS: Final = (*of(TEXT, "worker"), *of("I", "processing"), *of("q", "nbytes"), *of("f", "occupancy"))
 
 TASK_CHUNK: Final = _declared(table="chunks of failed tasks")
-"""Follows the task of a failed chunk, with dataset, file, tree, first entry, and entry after the last as JSON.
+"""A failed chunk as JSON: the dataset, the file, the tree, the first entry and the entry after the last. This entry
+follows the entry for the chunk's task.
 
-An attempt lost with its worker leaves no record of its own.
+It is needed because an attempt produces no record of its own if its worker dies.
 """
 
 KILLED: Final = _declared((*of(TEXT, "worker"), *of("d", "time"), *of("q", "memory")))
-"""A worker killed by its nanny because of this much resident memory."""
+"""A worker was killed by its nanny. `memory` is the worker's resident memory at that time."""
 
 JOB: Final = _declared((*of(TEXT, "worker"), *of("d", "time")))
-"""What a worker knows of its batch job, as JSON: columns of lifetimes, `job_age`, and `closes_in` in seconds then."""
+"""Description of a worker's batch job, as JSON: columns of `lifetimes`, plus `job_age` and `closes_in` in seconds."""
 
 CLOSING: Final = _declared((("worker", TEXT), ("time", "d")))
-"""A worker that begins to close."""
 
 RESUMED: Final = _declared(of("d", "since", "time"))
-"""The first entry of a plugin that takes the place of one that gave up on the client; nothing is known between."""
+"""First entry from the replacement for a plugin that gave up on the client. Nothing was recorded in between."""
 
 USAGE: Final = _declared((*of("d", "loop_cpu", "loop_queue", "process_cpu"), *of("q", "transitions")))
-"""Follows a sample that the scheduler took: what its event loop's thread and its process used so far."""
+"""Resources used so far by the event loop's thread and by the process. This entry follows a `SAMPLING` entry."""
 
 MERGED: Final = _declared((*of("I", "level", "inputs"), *of("q", "input_bytes")))
-"""Follows the task of a merge: its level in the tree, and the results that it merges."""
+"""A merge's level in the tree, and the number and total size of its inputs. This entry follows the merge task."""
 
 MOST_LEVELS: Final = 64
-"""Most levels of merges that are counted."""
 
 LEFT: Final = 0xFFFFFFFF
-"""Placeholder for the tasks of a worker that left."""
+"""Task count that marks a departed worker."""
 
 
 LOG_CAP = 64_000_000
-"""Most bytes of the log on the scheduler; beyond that, rows are dropped and counted."""
+"""Maximum size of the scheduler's log in bytes. Rows beyond this limit are dropped and counted."""
 
 BLOCK = 256_000
 
 MOST_TEXTS = 10_000
-"""Most texts with a remembered number; beyond that numbering restarts, and a text may get a second number."""
+"""Maximum number of strings whose numbers are remembered. Beyond this limit, a string may get a second number."""
 
 
 class LogWriter:
-    """Entries as bytes in order of writing, with a limit on those waiting to be drained.
+    """A log whose entries are stored as bytes. The number of bytes waiting to be drained is limited.
 
     Parameters
     ----------
     cap : int
-        That limit, in bytes.
+        The limit in bytes.
     first_text : int
-        Number of the first text: how many the client already has from an earlier log.
+        Number of the first string, i.e. the number of strings that the client already has from an earlier log.
     """
 
     def __init__(self, cap: int = LOG_CAP, first_text: int = 0) -> None:
@@ -244,25 +246,25 @@ class LogWriter:
         self._next_number = first_text
         self._given = b""
         self.given = 0
-        """Bytes returned so far."""
 
     # entries
 
     def has_room(self, kind: Kind, rows: int = 1) -> bool:
-        """Whether rows can be written now; otherwise they are counted as dropped."""
+        """Whether there is room for this many rows; if not, the rows are counted as dropped."""
         if self.size <= self.cap or kind.table is None:
             return True
         self.dropped[kind.table] = self.dropped.get(kind.table, 0) + rows
         return False
 
     def write(self, kind: Kind, payload: bytes) -> None:
-        """Append an entry, or count it as dropped."""
         if self.has_room(kind):
             self.append(kind, payload)
 
     def append(self, kind: Kind, payload: bytes) -> None:
-        """Append an entry for which there is room."""
-        entry = self._header(kind.code, len(payload)) + payload  # fails here for anything but bytes, before writing
+        """Append an entry; call this method only after `has_room` has returned True."""
+        entry = (
+            self._header(kind.code, len(payload)) + payload
+        )  # a payload that is not bytes fails here, before the log changes
         self._block += entry
         self.size += len(entry)
         if len(self._block) >= BLOCK:
@@ -270,15 +272,14 @@ class LogWriter:
             self._block = bytearray()
 
     def write_fields(self, kind: Kind, *values: Any, then: bytes = b"") -> None:
-        """Write an entry of these fields; not for frequent use."""
+        """Write an entry from its field values. This is too slow for frequent use."""
         self.write(kind, struct.pack(kind.packing, *values) + then)
 
     def write_text(self, kind: Kind, text: str) -> None:
-        """Write an entry that is a text."""
         self.write(kind, text.encode("utf-8", "surrogatepass"))
 
     def number(self, text: str | None) -> int:
-        """Number of a recurring text."""
+        """Number assigned to a recurring string; the string is logged on first use."""
         if text is None:
             return NO_STRING
         number = self._numbers.get(text)
@@ -293,20 +294,20 @@ class LogWriter:
     # to the client
 
     def drain(self, limit: int, received: int) -> dict[str, Any]:
-        """Return the oldest entries, which are kept until the client confirms them.
+        """Return the oldest entries, but keep them until the client confirms that it received them.
 
         Parameters
         ----------
         limit : int
-            Approximate number of bytes.
+            Approximate number of bytes to return.
         received : int
-            Bytes that the client has so far. If the last answer was lost, it is repeated.
+            Number of bytes that the client has received so far. A lost response is sent again.
 
         Returns
         -------
         dict
-            `data` (bytes of whole entries) and `at` (bytes given before them), `more` (whether entries are left), and
-            `dropped` (rows lost so far, by table).
+            `data` (complete entries), `at` (bytes returned earlier), `more` (whether entries are left), `dropped` (rows
+            lost so far, by table).
         """
         if received == self.given:
             self._given = self._take(limit)
@@ -315,7 +316,7 @@ class LogWriter:
         return {"data": self._given, "at": at, "more": self.size > 0, "dropped": dict(self.dropped)}
 
     def _take(self, limit: int) -> bytes:
-        """Remove about `limit` bytes of complete entries, oldest first."""
+        """Remove the oldest complete entries, about `limit` bytes in total."""
         taken, size = [], 0
         while self._blocks and size < limit:
             taken.append(self._blocks.popleft())
@@ -329,17 +330,14 @@ class LogWriter:
 
 
 class Samples:
-    """Writes the reports in workers' heartbeats: the values, in the order of the fields of `SAMPLE`."""
-
     def __init__(self, name: str, log: LogWriter) -> None:
         self._name = name
         self._log = log
         self._pack = struct.Struct(SAMPLE.packing).pack
         self.sampled: dict[str, float] = {}
-        """When each worker measured what was sampled last."""
+        """Time of each worker's last sampled report."""
 
     def take(self, address: str, state: Any, now: float) -> None:
-        """Write a sample of a worker, if it has reported since its last one."""
         get, nan = state.metrics.get, math.nan
         measured = get("time")
         if measured is None or measured == self.sampled.get(address):
@@ -347,7 +345,7 @@ class Samples:
         self.sampled[address] = measured
         network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
         spilled = get("spilled_bytes") or {}
-        # unpacking tuples in the call would take a fifth longer
+        # unpacking tuples in the call would be 20 % slower
         sample = self._pack(
             self._log.number(address),
             measured,

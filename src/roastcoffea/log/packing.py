@@ -1,6 +1,6 @@
-"""Records of attempts as opaque bytes: packed by the probe on a worker, unpacked by the client.
+"""Attempt records as bytes, which the probe packs and the client unpacks.
 
-This module must survive pickling by value.
+This module must work when it is pickled by value.
 """
 
 from __future__ import annotations
@@ -24,36 +24,39 @@ PROBLEMS: Final = "problems"
 PREPROCESSING: Final = "preprocessing"
 PROFILE: Final = "profile"
 OF_PROCESS: Final = "of_process"
-"""Entries of a record in addition to the columns of its table; one marks a record of preprocessing.
+"""Keys in a record that are not columns of its table. `PREPROCESSING` marks the record of a preprocessing task.
 
-The last one has what the process of an attempt knows of itself, where no scheduler asks workers for it.
+`OF_PROCESS` describes an attempt's process, for executors without a scheduler that could query workers.
 
-A record with nothing but problems belongs to no attempt, and needs no identity.
+A record that contains only problems belongs to no attempt and needs no ID.
 """
 
 PROFILE_UNITS: Final = 10_000
-"""Units per second of the integers that carry a profile's seconds."""
+"""Units per second for the times in a profile, which are sent as integers."""
 
 BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", "baskets")
 BRANCH_SECONDS: Final = tuple(column.name for column in BRANCH_READ_COLUMNS if column.kind == "number")
-"""Numbers of a branch. None if not measured."""
+"""Columns for a branch's times. A time is None if it was not measured."""
 
 BASKETS_LISTED: Final = "baskets_listed"
-"""Number of listed baskets of a branch: all, or only the first and the last one."""
+"""Column for the number of baskets listed for a branch. The list contains either all baskets or only the first and
+last.
+"""
 
 BASKET: Final = "basket"
 BASKET_BYTES: Final = "basket_bytes"
-"""Numbers and sizes of the listed baskets, branch by branch."""
+"""Columns for the listed baskets' numbers and sizes, in branch order."""
 
 BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_LISTED, BASKET, BASKET_BYTES)
-"""Columns of the branches of a record."""
 
 SECONDS_PLANES: Final = (1, 2, 3)
-"""Seconds travel as 4-byte numbers without their lowest byte: they may come smaller by one part in 32,768."""
+"""Positions of the bytes sent for each 4-byte float. Times drop the least significant byte, so they may be too small by
+up to one part in 32,768.
+"""
 
 COLUMNS_READ: Final = "coffea_columns"
 OF_EACH_BRANCH: Final = "-data"
-"""Usual ending of coffea's column names after the branch: only deviations are sent."""
+"""Suffix that coffea usually appends to branch names to form column names. Only deviations from this rule are sent."""
 
 TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind in {"text", "values"})
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
@@ -65,37 +68,39 @@ FIGURE_SIZE: Final = 8
 FIGURES_SIZE: Final = FIGURE_SIZE * len(FIGURES)
 
 OF_TEXTS: Final = (*TEXTS, COLUMNS_READ)
-"""Text values of a record."""
 
 PACKED: Final = frozenset((BRANCHES, *OF_TEXTS, *FIGURES))
-"""Values of a record that are not sent as JSON, unless they do not fit."""
+"""Values in a record that are sent as JSON only if they cannot be packed."""
 
 NO_TEXT: Final = "\0"
 NO_NUMBER: Final = math.nan
 NO_INTEGER: Final = -(1 << 63)
 NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
-"""Values sent for unknown ones."""
 
 PLACES: Final = {name: place for place, name in enumerate((*TEXTS, *FIGURES))}
 UNKNOWN: Final = frozenset((NO_TEXT, NO_INTEGER))
-"""Where columns are in a record, and values of unknown ones other than NaN."""
+"""Placeholders for unknown values other than NaN."""
 
 BETWEEN_TEXTS: Final = "\n"
 NEW_LINE: Final = b"\n"
 
 LENGTHS: Final = "<5I"
-"""Before each record: bytes of JSON, bytes of text, figures, bytes of an integer of branches, and number of these."""
+"""Header of a record: size of the JSON, size of the text, bytes per figure, bytes per branch integer, and number of
+branch integers.
+"""
 
 SEED: Final = zlib.crc32(repr((TEXTS, FIGURES, BRANCHES_HAVE)).encode())
 CHECK: Final = "<I"
 CHECK_SIZE: Final = 4
-"""Packed records begin with their checksum, seeded with the version that both sides must share."""
+"""Size of the checksum at the start of packed records. The format seeds the checksum, so both sides must use the
+same format.
+"""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
-    """Records as opaque bytes without pickles: JSON, texts, figures, and numbers of branches, compressed.
+    """Pack records as JSON, strings, figures and branch numbers, without pickle.
 
-    LZ4 is far faster than zlib, and coffea brings it.
+    The result is compressed with LZ4, which is far faster than zlib and comes with coffea.
     """
     import lz4.block
 
@@ -114,7 +119,7 @@ def _packed_record(record: dict[str, Any]) -> list[bytes]:
 
 
 def _packed_texts(record: dict[str, Any], branches: Sequence[str], others: dict[str, Any]) -> bytes:
-    """Lines with the texts of a record and names of its branches; texts that are no line go to the others."""
+    """Pack a record's strings and branch names as lines. Multi-line strings are added to the JSON."""
     *texts, columns = map(record.get, OF_TEXTS)
     if columns is not None:
         usual = {*map(operator.add, branches, repeat(OF_EACH_BRANCH))}
@@ -135,7 +140,7 @@ def _is_line(text: Any) -> bool:
 
 
 def _packed_figures(record: dict[str, Any], others: dict[str, Any]) -> list[bytes]:
-    """Figures of a record; if one does not fit, they go to the others."""
+    """Pack a record's figures. Values that do not fit are added to the JSON."""
     figures = [*map(record.get, FIGURES, NO_FIGURES)]
     try:
         if None in figures:
@@ -146,19 +151,19 @@ def _packed_figures(record: dict[str, Any], others: dict[str, Any]) -> list[byte
         OverflowError,
         TypeError,
         ValueError,
-    ):  # the client leaves it out, and tells which does not fit
+    ):  # the client reports and omits values that do not fit
         others |= {name: record.get(name) for name in FIGURES if name != "id"}
         return _packed_figures({"id": record["id"]}, others)
     return _planes(data, range(FIGURE_SIZE), FIGURE_SIZE)
 
 
 def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
-    """Bytes at these places of numbers of this width: bytes of the same place compress best."""
+    """Group the bytes of packed numbers by position, for better compression."""
     return [data[place::width] for place in places]
 
 
 def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[bytes]]:
-    """Bytes an integer, how many integers; and integers, sizes of baskets and seconds of the branches."""
+    """Bytes per integer, number of integers, and the packed integers and seconds of all branches."""
     integers = [
         *chain.from_iterable(columns[name] for name in (*BRANCH_INTEGERS, BASKETS_LISTED, BASKET, BASKET_BYTES))
     ]
@@ -177,9 +182,9 @@ def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[
 
 
 class PackedRecord(NamedTuple):
-    """Parts of a packed record: JSON, lines of text, figures, and numbers of branches.
+    """Parts of a packed record: the JSON, lines of text, figures and branch numbers.
 
-    `width` is the bytes of an integer of branches, `integers` how many there are.
+    `width` is the size of a branch integer in bytes, and `integers` is the number of branch integers.
     """
 
     rest: bytes
@@ -191,17 +196,17 @@ class PackedRecord(NamedTuple):
 
     @property
     def identity(self) -> int:
-        """Identity of the record; `NO_INTEGER` if it belongs to no attempt."""
+        """The record's ID; `NO_INTEGER` if the record belongs to no attempt."""
         return int.from_bytes(self.figures[ID :: len(FIGURES)], "little", signed=True)
 
 
 def records_in(blob: bytes) -> Iterator[PackedRecord]:
-    """Records in the result of `packed_records`.
+    """Split the result of `packed_records` into records.
 
     Raises
     ------
     ValueError
-        They are damaged, or of another version.
+        If the records are damaged or were packed by another version.
     """
     data, at = checked_content(blob), 0
     while at < len(data):
@@ -221,16 +226,16 @@ def records_in(blob: bytes) -> Iterator[PackedRecord]:
 
 
 def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Only these columns of packed records, for a tenth of the time: no branches, sections or profile.
+    """Unpack only these columns, which is ten times faster than unpacking everything.
 
-    What was not measured is left out, as is a value that travels as JSON (a text with a line break).
+    Unmeasured values and values sent as JSON (strings with a line break) are omitted.
 
     Parameters
     ----------
     blob : bytes
         Result of `packed_records`.
     names : sequence of str
-        Text, number and integer columns of chunks.
+        Names of text, number and integer columns in chunk records.
     """
     found: list[dict[str, Any]] = []
     for record in records_in(blob):
@@ -245,27 +250,27 @@ def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def checked_content(blob: bytes) -> bytes:
-    """Content of packed records.
+    """Check and decompress packed records.
 
     Raises
     ------
     ValueError
-        They are damaged, or of another version.
+        If the records are damaged or were packed by another version.
     """
     import lz4.block
 
     packed = blob[CHECK_SIZE:]
     if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
         raise ValueError("they are damaged, or another version of roastcoffea packed them")
-    # LZ4 allocates what they claim, and makes at most 255 times as many bytes
+    # LZ4 allocates the claimed size, and expands data at most 255-fold
     if int.from_bytes(packed[:4], "little") > 255 * len(packed):
-        raise ValueError("they claim to be larger than they can be")
+        raise ValueError("they claim an impossible size")
     content: bytes = lz4.block.decompress(packed)
     return content
 
 
 def _plain(value: Any) -> Any:
-    """JSON form of values it does not know: NumPy numbers become numbers."""
+    """Convert a value that JSON does not support, e.g. a NumPy number."""
     if isinstance(value, numbers.Integral):
         return operator.index(value)
     if isinstance(value, numbers.Real):

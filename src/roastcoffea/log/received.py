@@ -1,4 +1,4 @@
-"""Records of attempts received by the client, as tables."""
+"""Convert the attempt records received by the client to tables."""
 
 from __future__ import annotations
 
@@ -27,40 +27,41 @@ from roastcoffea.records.run import OF_TASKS, PREPROCESSING_COLUMNS
 from roastcoffea.units import counted, were
 
 BATCH: Final = 4096
-"""Rows buffered before they become columns."""
+"""Number of rows to collect before they are converted to columns."""
 
 BATCH_OF_BRANCHES: Final = 128
-"""Records buffered before their branches become columns: each may have hundreds."""
+"""Number of records to collect before their branches are converted to columns. A record may have hundreds of branches.
+"""
 
 DAMAGED: Final = (LookupError, RuntimeError, TypeError, ValueError, struct.error)
-"""Errors of unpacking damaged records, including those of LZ4."""
+"""Exceptions raised when damaged records are unpacked, including exceptions from LZ4."""
 
 Item = TypeVar("Item")
 
 MOST_STACKS: Final = 20_000
-"""Most distinct stacks kept for a dataset in a Runner call."""
+"""Maximum number of distinct stacks to keep per dataset and Runner call."""
 
 LARGEST: Final = 1e9
-"""Most seconds of a stack of an attempt."""
+"""Maximum plausible time spent in one stack during an attempt, in seconds."""
 
 Frame = tuple[str, str, int]
 Stacks = dict[tuple[int, ...], list[float]]
-"""Samples, seconds, and those by state, by the numbers of a stack's frames."""
+"""Number of samples, seconds, and seconds by state for each stack, keyed by the numbers of the stack's frames."""
 
 OTHERS: Final[Frame] = (OTHER, "", 0)
 
 
 class Growing(Generic[Item]):
-    """A table that grows by items, leaving out those that do not fit.
+    """A table that grows item by item and leaves out items of the wrong type.
 
     Parameters
     ----------
     name : str
-        Name of the items, to report those left out.
+        Noun for the items in messages about omitted items.
     table_of : callable
-        Returns a table of items.
+        Converts a list of items to a table.
     batch : int
-        Items buffered before they become columns.
+        Number of items to collect before they are converted to columns.
     """
 
     def __init__(self, name: str, table_of: Callable[[list[Item]], pa.Table], batch: int = BATCH) -> None:
@@ -74,41 +75,37 @@ class Growing(Generic[Item]):
         self._first = ""
 
     def add(self, item: Item) -> None:
-        """Take an item."""
         with self._lock:
             self._waiting.append(item)
             if len(self._waiting) >= self._batch:
                 self.settle()
 
     def table(self) -> pa.Table:
-        """All items so far."""
         with self._lock:
             self._tables = [whole(self.parts())]
             return self._tables[0]
 
     def parts(self) -> pa.Table:
-        """All items so far, in as many parts as they came in: nothing is copied."""
+        """All items so far. The parts are not merged, which saves a copy."""
         self.settle()
         return pa.concat_tables(self._tables)
 
     def problems(self) -> list[str]:
-        """Report of left-out items."""
         self.settle()
         text = f"{self._left_out} {self._name} could not be read and are left out; the first: {self._first}"
         return [text] if self._left_out else []
 
     def settle(self) -> None:
-        """Make columns of the items that wait for it."""
         with interrupts_held(), self._lock:
             waiting, self._waiting = self._waiting, []
             if waiting:
                 self._tables += self._fitting(waiting)
 
     def _fitting(self, items: list[Item]) -> list[pa.Table]:
-        """Tables of the items that fit, found by halving."""
+        """Convert items to tables. Bisection finds the items that do not fit the columns."""
         try:
             return [self._table_of(items)]
-        except (TypeError, ValueError, OverflowError) as error:  # a value is not of its column's type
+        except (TypeError, ValueError, OverflowError) as error:  # a value does not match its column's type
             if len(items) > 1:
                 half = len(items) // 2
                 return self._fitting(items[:half]) + self._fitting(items[half:])
@@ -118,17 +115,17 @@ class Growing(Generic[Item]):
 
 
 class ReceivedRecords:
-    """Attempts of chunks with their branches and sections, and openings of files in preprocessing.
+    """Chunk attempts with their branches and sections, and files opened during preprocessing.
 
-    A record that arrives twice counts once; `take` may be called on several threads.
+    A record that arrives twice is counted once. `take` may be called from several threads.
     """
 
     def __init__(self) -> None:
         self._noted: list[str] = []
         self._openings: list[pa.Table] = [table_of_rows(PREPROCESSING_COLUMNS, [])]
-        self._attempts = Growing("records of chunks", self._table_of_attempts, BATCH)
-        self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
-        self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS), BATCH)
+        self._attempts = Growing("chunk records", self._table_of_attempts, BATCH)
+        self._branches = Growing("branch records", table_of_branches, BATCH_OF_BRANCHES)
+        self._sections = Growing("section records", partial(table_of_rows, SECTION_COLUMNS), BATCH)
         self._profiles = ReceivedProfiles()
         self._set_aside: Counter[tuple[str, str]] = Counter()
         self._first_set_aside: dict[tuple[str, str], str] = {}
@@ -139,19 +136,16 @@ class ReceivedRecords:
 
     @property
     def tally(self) -> Tally:
-        """How much was received so far."""
         self._attempts.settle()
         return self._tally
 
     @property
     def processes(self) -> dict[str, dict[str, Any]]:
-        """What workers outside of Dask reported of their processes."""
         self._attempts.settle()
         return self._processes
 
     @property
     def problems(self) -> list[str]:
-        """Problems reported by workers, and unreadable records."""
         tables: tuple[Growing[Any], ...] = (self._attempts, self._branches, self._sections)
         left_out = [problem for table in tables for problem in table.problems()]
         set_aside = [
@@ -161,7 +155,6 @@ class ReceivedRecords:
         return [*self._noted, *set_aside, *left_out]
 
     def take(self, blob: bytes) -> None:
-        """Take packed records."""
         with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
             for record in packing.records_in(blob):
                 others = json.loads(record.rest) if record.rest else {}
@@ -169,8 +162,9 @@ class ReceivedRecords:
                     self._note(problem)
                 identity = record.identity
                 if identity == packing.NO_INTEGER:
-                    if record.texts.strip(packing.NO_TEXT.encode() + packing.NEW_LINE):  # else it has only problems
-                        self._note("a record of a chunk has no identity, and is left out")
+                    # a record without an ID normally contains only problems
+                    if record.texts.strip(packing.NO_TEXT.encode() + packing.NEW_LINE):
+                        self._note("a chunk record has no ID and is left out")
                     continue
                 if identity in self._known:
                     continue
@@ -181,7 +175,6 @@ class ReceivedRecords:
                 self._attempts.add(attempt)
 
     def _table_of_attempts(self, waiting: Sequence[Attempt]) -> pa.Table:
-        """Attempts of chunks among those that wait; what else is known of them is put where it belongs."""
         if not waiting:
             return table_of_rows(CHUNK_COLUMNS, [])
         table, possible, odd = table_of_attempts(waiting)
@@ -207,13 +200,12 @@ class ReceivedRecords:
         return chunks
 
     def _take_others(self, known: dict[str, Any], others: dict[str, Any], *, is_chunk: bool) -> None:
-        """Take the facts of its process, the profile and the sections of an attempt."""
         if facts := others.get(packing.OF_PROCESS):
             self._processes[known["worker"]] = facts
         if not is_chunk:
             return
         if stacks := others.get(packing.PROFILE):
-            with reported(self._note, "the profile of an attempt could not be read", DAMAGED):
+            with reported(self._note, "an attempt's profile could not be read", DAMAGED):
                 self._profiles.add(known["call"], known["dataset"], stacks, known["id"])
         for row in others.get(packing.SECTIONS, ()):
             self._sections.add(row | {"chunk": known["id"]})
@@ -223,45 +215,43 @@ class ReceivedRecords:
             self._noted.append(problem)
 
     def chunks(self, calls: set[str]) -> pa.Table:
-        """Attempts of chunks of these Runner calls in order of their start; those of one task are numbered."""
+        """Chunk attempts in these Runner calls, ordered by start time and numbered within each task."""
         ours = self._attempts.parts()
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
         return numbered_attempts(whole(ours, order=pc.sort_indices(ours["start"])))
 
     def calls(self) -> set[str]:
-        """Runner calls, or what stands for one, that any attempt of a chunk was of."""
+        """IDs of the Runner calls (real calls and stand-ins) that have at least one chunk attempt."""
         return set(self._attempts.parts()["call"].unique().drop_null().to_pylist())
 
     def calls_of_tasks(self) -> set[str]:
-        """What stands for a Runner call where tasks ran functions without one."""
+        """IDs of the stand-in calls for tasks that ran functions without a Runner."""
         return {call for call in self.calls() if call.startswith(OF_TASKS)}
 
     def branch_reads(self, chunks: pa.Table) -> pa.Table:
-        """Branches that these attempts read."""
         return _of(self._branches.table(), chunks)
 
     def sections(self, chunks: pa.Table) -> pa.Table:
-        """Sections that these attempts passed."""
         self._attempts.settle()
         return _of(self._sections.table(), chunks)
 
     def profile(self, chunks: pa.Table) -> pa.Table:
-        """Stacks in process(), summed over all attempts of the Runner calls that these are of."""
+        """Stacks sampled in process(), summed over all attempts in the Runner calls of these chunks."""
         self._attempts.settle()
         return self._profiles.table(set(chunks["call"].unique().to_pylist()))
 
     def preprocessing(self) -> pa.Table:
-        """File openings to count entries, in order of their start."""
+        """Files opened to count their entries, ordered by start time."""
         self._attempts.settle()
         return pa.concat_tables(self._openings).sort_by("start")
 
 
 def whole(table: pa.Table, order: pa.Array | None = None) -> pa.Table:
-    """A table in one part, in this order.
+    """Combine the parts of each column and, if an order is given, reorder the rows.
 
-    Memory that is new to the process takes most of the time: it goes column by column, so that what one of them gives
-    back is used for the next, and columns without any value share theirs.
+    Allocating memory takes most of the time. Therefore, columns are combined one by one to reuse memory, and empty
+    columns are shared.
     """
     nothing: dict[pa.DataType, pa.Array] = {}
     arrays = []
@@ -277,7 +267,7 @@ def whole(table: pa.Table, order: pa.Array | None = None) -> pa.Table:
 
 
 def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Number of each row among those of its key, from 1; a row without a key stands alone."""
+    """Number the rows with the same key, starting from 1. Rows without a key are numbered 1."""
     found = pc.dictionary_encode(keys)
     numbers = np.ones(len(keys), np.int64)
     if len(found.dictionary) + keys.null_count < len(keys):
@@ -289,7 +279,7 @@ def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def numbered_attempts(chunks: pa.Table) -> pa.Table:
-    """Records of chunks with the numbers of their attempts: at a Dask task, otherwise at a chunk of a Runner call."""
+    """Number the attempts at each Dask task or, outside Dask, at each chunk of a call."""
     key = chunks["key"].combine_chunks()
     numbers = attempt_numbers(key)
     alone = np.flatnonzero(key.is_null().to_numpy(zero_copy_only=False))
@@ -304,7 +294,7 @@ def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:
 
 
 class ReceivedProfiles:
-    """Sums of stacks over attempts; their number is bounded regardless of the number of attempts."""
+    """Stacks summed over attempts. The number of distinct stacks is limited."""
 
     def __init__(self) -> None:
         self._numbers: dict[Frame, int] = {}
@@ -312,12 +302,12 @@ class ReceivedProfiles:
         self._longest: dict[tuple[str | None, str | None], tuple[float, int | None, Stacks]] = {}
 
     def add(self, call: str | None, dataset: str | None, packed: Sequence[Any], chunk: int | None = None) -> None:
-        """Add an attempt's profile from `Stacks.packed`.
+        """Add an attempt's packed profile.
 
         Raises
         ------
         LookupError, TypeError, ValueError
-            If it is damaged; then nothing is added.
+            If the profile is damaged. In this case, nothing is added.
         """
         texts, frames, stacks = packed
         places: list[tuple[int, ...]] = [()]
@@ -330,7 +320,7 @@ class ReceivedProfiles:
         numbers = [self._numbers.get(frame, -1) for frame in known]
         sums, own = self._sums.setdefault((call, dataset), {}), Stacks()
         for path, amounts in found:
-            # a frame gets its number with the first stack that is kept
+            # frames are numbered only once a stack that contains them is kept
             kept = tuple([numbers[place] for place in path])
             if kept not in sums:
                 room = len(sums) < MOST_STACKS
@@ -346,7 +336,6 @@ class ReceivedProfiles:
         return self._numbers.setdefault(frame, len(self._numbers))
 
     def table(self, calls: Collection[str]) -> pa.Table:
-        """Stacks of these Runner calls, with PROFILE_COLUMNS."""
         known = list(self._numbers)
         values: dict[str, list[Any]] = {column.name: [] for column in PROFILE_COLUMNS}
         for (call, dataset), sums in self._sums.items():
@@ -362,7 +351,6 @@ class ReceivedProfiles:
 
 
 def _less(sums: Stacks, own: Stacks) -> Iterator[tuple[tuple[int, ...], list[float], None]]:
-    """Stacks of all attempts but one."""
     for path, amounts in sums.items():
         less = own.get(path)
         rest = amounts if less is None else [max(one - other, 0.0) for one, other in zip(amounts, less, strict=True)]
@@ -371,7 +359,7 @@ def _less(sums: Stacks, own: Stacks) -> Iterator[tuple[tuple[int, ...], list[flo
 
 
 def with_files(profile: pa.Table, files: Mapping[str, Mapping[str, str]]) -> pa.Table:
-    """The profile with files of functions that were sent to workers without, by Runner call and function."""
+    """Fill in missing file names for functions that were sent to workers."""
     if SENT not in pc.list_flatten(profile["files"]).unique().to_pylist():
         return profile
     rows = zip(*(profile[name].to_pylist() for name in ("call", "functions", "files")), strict=True)
@@ -386,12 +374,12 @@ def with_files(profile: pa.Table, files: Mapping[str, Mapping[str, str]]) -> pa.
 
 def _rows(numbers: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
     if len(numbers) % width:
-        raise ValueError(f"{len(numbers)} numbers are not rows of {width}")
+        raise ValueError(f"{len(numbers)} numbers do not form rows of {width}")
     return (numbers[at : at + width] for at in range(0, len(numbers), width))
 
 
 def _place(frame: int, known: int) -> int:
-    """Index of a frame's stack among the known ones, the first of which is empty."""
+    """Index of a frame's stack among the known stacks. The empty stack has index 0."""
     if not -1 <= frame < known - 1:
         raise ValueError(f"unknown frame {frame}")
     return frame + 1
@@ -401,5 +389,5 @@ def _amounts(packed: Sequence[int]) -> list[float]:
     samples, *units = packed
     seconds = [number / packing.PROFILE_UNITS for number in units]
     if not all(0 <= amount <= LARGEST for amount in (samples, *seconds)):
-        raise ValueError("a stack has impossible amounts")
+        raise ValueError("a stack has impossible values")
     return [samples, *seconds]

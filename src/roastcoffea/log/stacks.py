@@ -1,4 +1,4 @@
-"""Sampled stacks in the record of an attempt: packed on the worker, unpacked by `log.received`.
+"""Sampled stacks in a record, packed on the worker and unpacked by `log.received`.
 
 This module may be pickled by value.
 """
@@ -15,40 +15,38 @@ from roastcoffea.records.chunks import DEEPER, NOT_SAMPLED, OTHER
 from roastcoffea.redaction import Added, redacted_beginning
 
 MOST_BYTES: Final = 16_000
-"""Most bytes of the profile in a record, before compression; stacks with the least time are dropped first."""
+"""Maximum size of a record's profile in bytes, before compression. The stacks with the least time are dropped first."""
 
 LONGEST_NAME: Final = 120
-"""Most characters kept of a function's name."""
 
 SENT: Final = "<dynamic-code>"
-"""File of functions that cloudpickle has sent to a worker."""
+"""File name of functions that cloudpickle sent to a worker."""
 
 Stack = tuple[tuple[int, int], ...]
-"""Identities of code and lines, innermost first."""
+"""Code ID and line of each frame, with the innermost frame first."""
 
 IN_OTHERS: Final[Stack] = ((0, 1),)
 IN_BETWEEN: Final = (0, 2)
 UNSAMPLED: Final[Stack] = ((0, 3),)
 NAMES: Final = {1: OTHER, 2: DEEPER, 3: NOT_SAMPLED}
-"""Placeholders for frames, and their names."""
 
 
 def packed_stacks(
     counts: Mapping[Stack, list[float]], codes: Mapping[int, CodeType | None], added: Added | None = None
 ) -> list[Any]:
-    """Texts, frames and stacks with any time, as numbers in lists; empty if nothing was sampled.
+    """Pack stacks as lists of strings, frames and stacks. The lists are empty if there are no samples.
 
-    Frames are a tree: for each its parent (-1: none), function and file (numbers of texts) and line. For each stack:
-    its innermost frame, samples, seconds, and those by state.
+    Frames form a tree. Each frame has a parent (-1 if none), a function and a file (as string numbers), and a line.
+    Each stack has an innermost frame, a number of samples, seconds, and seconds by state.
 
     Parameters
     ----------
     counts : mapping
-        Samples, seconds, and those by state, of each stack.
+        Samples, seconds, and seconds by state, for each stack.
     codes : mapping
-        Code by its identity.
+        Code objects by ID.
     added : tuple, optional
-        Patterns of secrets, as for `redacted`.
+        Secret patterns, as for `redacted`.
     """
     texts: dict[str, int] = {}
     frames: list[int] = []
@@ -56,7 +54,7 @@ def packed_stacks(
     named: dict[int, tuple[str, str]] = {}
 
     def names(key: tuple[int, int]) -> tuple[str, str]:
-        """Function and file of a frame, without secrets."""
+        """Redacted names of a frame's function and file."""
         identity, line = key
         code = codes.get(identity)
         if code is None:
@@ -67,7 +65,7 @@ def packed_stacks(
         return named[identity]
 
     def place(stack: Stack, room: int) -> tuple[int, int] | None:
-        """Number of the innermost frame of a stack, and bytes used; None if there is not enough room."""
+        """Add a stack; return its innermost frame and the bytes used, or None if there is no room."""
         parent, path = -1, [*reversed(stack)]
         while path and (parent, path[0]) in places:
             parent = places[parent, path.pop(0)]
@@ -109,12 +107,12 @@ def _units(seconds: float) -> int:
 
 
 def function_of(code: CodeType) -> str:
-    """Name of a function, with those of the class and functions around it."""
+    """Name of a function, prefixed with the names of its enclosing class and functions."""
     return str(getattr(code, "co_qualname", code.co_name)).replace("<locals>.", "")
 
 
 def place_of(file: str) -> str:
-    """A file of Python or of an installed package, relative to their directory; any other unchanged."""
+    """Shorten the path of a file in Python's library or an installed package to a relative path."""
     for packages in ("/site-packages/", "/dist-packages/"):
         if packages in file:
             return file.rpartition(packages)[2]

@@ -1,4 +1,4 @@
-"""Workers in the log, as tables: lifetimes, pauses, samples, and counts."""
+"""Build the worker tables from the log: lifetimes, pauses, samples and counts."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ EXECUTING, CPU, SEEN = map([name for name, _ in SAMPLE.fields].index, ("executin
 
 
 OF_READING: Final = ("of_job", "again", "cpu_before", "sampled_cpu")
-"""What is known of a lifetime in addition to its columns."""
+"""Fields in a lifetime that are not columns of the table."""
 
 Counts = dict[tuple[Hashable, ...], float]
 Row = dict[str, Any]
 
 
 class WorkerLog:
-    """Workers that arrived and left.
+    """Arrivals and departures of workers.
 
     Parameters
     ----------
     clocks : callable
-        Returns the seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown.
+        Returns each worker's clock minus the scheduler's clock, in seconds, by address; NaN if unknown.
     """
 
     def __init__(self, texts: Texts, clocks: Callable[[], dict[str, float]]) -> None:
@@ -71,7 +71,8 @@ class WorkerLog:
             PROCESS_CPU: self._take_last_cpu,
             COUNTED: self._take_counted,
             RESUMED: self._take_resumed,
-            # the nanny's message may come after its worker's departure, but before another worker arrives there
+            # the nanny's message may come after its worker's departure, but before another worker arrives at the
+            # address
             KILLED: lambda row, _: self._learn(row, killed_memory=row["memory"]),
             CLOSING: lambda row, _: self._learn(row, closing=row["time"]),
             JOB: lambda row, rest: self._learn(row, of_job=(_checked_job(json.loads(rest)), row["time"])),
@@ -91,9 +92,9 @@ class WorkerLog:
         self._impossible = 0
         self._before: dict[str, Row] = {}
         self.gaps: list[tuple[float, float]] = []
-        """Start and end of times of which nothing is known, on the scheduler's clock."""
+        """Start and end of each period without records, on the scheduler's clock."""
         self.loads: list[dict[str, Any]] = []
-        """First and last load (`limits.load`) of workers that left."""
+        """First and last load (`limits.load`) of each departed worker."""
 
     # reading
 
@@ -109,7 +110,7 @@ class WorkerLog:
         self._lifetimes.append(row)
 
     def _take_resumed(self, times: Row, _: bytes) -> None:
-        """After a gap, the workers that are here arrive again; those that do not have left in it."""
+        """After a gap, record present workers as new arrivals and all other workers as departed."""
         since, time = times.values()
         if not (math.isfinite(since) and math.isfinite(time)):
             raise ValueError("it has no times")
@@ -132,21 +133,19 @@ class WorkerLog:
             self._pauses.append(self._pausing[row["worker"]])
 
     def _end_pause(self, worker: str, time: float) -> None:
-        """A pause ends with the worker at the latest."""
         self._pausing.pop(worker, {})["stop"] = time
 
     def _learn(self, row: Row, **known: Any) -> None:
-        """What is known of the worker that is at this address now, or was the last one there."""
+        """Add values to the lifetime of the latest worker at this address."""
         for lifetime in self._of_worker(row["worker"])[-1:]:
             lifetime.update(known)
 
     def _take_last_cpu(self, row: Row, rest: bytes) -> None:
-        """The last message of a departing worker arrives before or after its departure."""
+        """Record the last message from a worker, which is sent just before or after the worker departs."""
         self.loads += json.loads(rest or b"[]")
         self._learn(row, cpu_seconds=row["cpu_seconds"])
 
     def _take_counted(self, row: Row, rest: bytes) -> None:
-        """Dask's counts of a worker that left; an earlier one at the same address has its own."""
         counts = {_hashable(key): float(amount) for key, amount in json.loads(inflated(rest))}
         self._counted[row["worker"], len(self._of_worker(row["worker"]))] = counts
 
@@ -154,11 +153,11 @@ class WorkerLog:
         values = self._of_samples.values(payload)
         worker = values[0]
         if worker == NO_STRING:
-            raise LookupError("it is of no worker")
+            raise LookupError("it has no worker")
         address = self._texts[worker]
         self._executing[address] = values[EXECUTING]
         lifetime = self._present.get(address or "")
-        # CPU time is counted from 0 at the worker's arrival, or after the last gap
+        # CPU time starts at 0 when the worker arrives, and after each gap
         if lifetime is not None and values[SEEN] >= (lifetime.get("again") or lifetime["start"]):
             lifetime["sampled_cpu"] = lifetime.get("sampled_cpu") if math.isnan(values[CPU]) else values[CPU]
         self._samples += payload[: self._of_samples.size]
@@ -170,17 +169,22 @@ class WorkerLog:
 
     @property
     def here(self) -> int:
-        """Workers present now, as far as the log goes."""
+        """Number of current workers, according to the log so far."""
         return len(self._present)
 
     @property
+    def names(self) -> set[str]:
+        """Names of the workers that have arrived so far."""
+        return {str(row["name"]) for row in list(self._lifetimes)}
+
+    @property
     def silent(self) -> list[int]:
-        """Processes of workers that left without a last message."""
+        """Process IDs of workers that departed without sending a last message."""
         return [row["process"] for row in self._lifetimes if row["stop"] is not None and row["cpu_seconds"] is None]
 
     @property
     def threads(self) -> tuple[int, int] | None:
-        """Threads of the workers that are here, and how many of them execute a task; None before the first samples."""
+        """Current number of worker threads, and the number that are executing tasks; None if unknown."""
         found = [
             (row["threads"], min(self._executing[worker], row["threads"]))
             for worker, row in list(self._present.items())
@@ -190,21 +194,20 @@ class WorkerLog:
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the last table of lifetimes."""
-        text = f"{counted(self._impossible, 'CPU time')} of workers {were(self._impossible)} impossible and discarded"
+        text = f"{counted(self._impossible, 'worker CPU time')} {were(self._impossible)} impossible and discarded"
         return [text] if self._impossible else []
 
     def counted(
         self, present: Iterable[tuple[str, Iterable[tuple[Any, float]]]], spans: Iterable[str | None]
     ) -> dict[str, Counts]:
-        """Dask's counts of each worker in the tasks of these spans, and outside tasks.
+        """Dask's counts for each worker: counts from tasks in these spans, and counts recorded outside tasks.
 
         Parameters
         ----------
         present
-            Address and counts of the present workers; those that left are in the log.
+            Addresses and counts of the present workers. The counts of departed workers are in the log.
         spans
-            Identities of the spans.
+            Span IDs.
         """
         spans = set(spans)
         counted: dict[str, Counts] = {}
@@ -214,13 +217,13 @@ class WorkerLog:
         return counted
 
     def lifetimes(self, offset: float, start: float, stop: float) -> pa.Table:
-        """Lifetimes of the workers between start and stop, on the client's clock."""
+        """Worker lifetimes between start and stop, on the client's clock."""
         clocks = self._clocks()
         self._impossible, rows = 0, []
         for lifetime in self._lifetimes:
             begin, end = _within(lifetime, offset, start, stop)
             cpu = _cpu_of(lifetime)
-            # its plugins may have counted some seconds before and after the run
+            # the count may also include a few seconds before and after the run
             if cpu is not None and not 0 <= cpu <= MOST_CORES * (max(end - begin, 0.0) + 10.0):
                 cpu, self._impossible = None, self._impossible + 1
             clock = clocks.get(lifetime["worker"], math.nan)
@@ -235,13 +238,13 @@ class WorkerLog:
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def pauses(self, offset: float, start: float, stop: float) -> pa.Table:
-        """Pauses of workers between start and stop, on the client's clock."""
+        """Worker pauses between start and stop, on the client's clock."""
         spans = [_within(pause, offset, start, stop) for pause in self._pauses]
         rows = [pause | {"start": begin, "stop": end} for pause, (begin, end) in zip(self._pauses, spans, strict=True)]
         return table_of_rows(PAUSE_COLUMNS, [row for row in rows if row["start"] < row["stop"]])
 
     def samples(self, offset: float) -> pa.Table:
-        """Samples of the workers in order; `offset` is the scheduler's clock minus the client's."""
+        """Table of worker samples; `offset` is the scheduler's clock minus the client's clock, in seconds."""
         rows = self._of_samples.rows(self._samples)
         limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
         limit_of = pa.array([limits.get(text) for text in self._texts.known], pa.int64())
@@ -255,14 +258,13 @@ class WorkerLog:
 
 
 def _cpu_of(lifetime: Row) -> float | None:
-    """CPU time of a worker in all times that it was recorded; after a gap it is counted anew."""
+    """A worker's CPU time over all recorded periods. The counter restarts after a gap."""
     cpu: float | None = lifetime.get("sampled_cpu") if lifetime["cpu_seconds"] is None else lifetime["cpu_seconds"]
     before: float | None = lifetime.get("cpu_before")
     return before if cpu is None else cpu + (before or 0.0)
 
 
 def _checked_job(known: Any) -> dict[str, Any]:
-    """What a worker knows of its job; ValueError for anything else."""
     texts = {column.name for column in LIFETIME_COLUMNS if column.kind == "text"}
     for name, value in known.items() if isinstance(known, dict) else [("", None)]:
         fits = isinstance(value, str) if name in texts else isinstance(value, int | float) and math.isfinite(value)
@@ -272,14 +274,14 @@ def _checked_job(known: Any) -> dict[str, Any]:
 
 
 def job_columns(known: Mapping[str, Any], now: float) -> Row:
-    """Columns of lifetimes on a batch job.
+    """Batch job columns for `lifetimes`.
 
     Parameters
     ----------
     known
-        What a worker knows of its job.
+        A worker's job description.
     now
-        When it knew that, on the client's clock.
+        Time of the description, on the client's clock.
     """
     start, age, closes = (known.get(name) for name in ("job_start", "job_age", "closes_in"))
     row = {name: known.get(name) for name in OF_JOB}
@@ -289,13 +291,12 @@ def job_columns(known: Mapping[str, Any], now: float) -> Row:
 
 
 def _within(row: Row, offset: float, start: float, stop: float) -> tuple[float, float]:
-    """Start and end of an interval within a run from start to stop; one without an end lasts until stop."""
+    """Clip an interval to the run. An interval without an end lasts until `stop`."""
     end = stop if row["stop"] is None else min(row["stop"] - offset, stop)
     return max(row["start"] - offset, start), end
 
 
 def _measured(values: Rows) -> pa.Array:
-    """Numbers, with null for those that the plugin marked as not measured."""
     if values.dtype.kind == "f":
         return pa.array(values.astype(np.float64), from_pandas=True)
     integers = values.astype(np.int64)
@@ -303,22 +304,21 @@ def _measured(values: Rows) -> pa.Array:
 
 
 def _hashable(key: Any) -> Any:
-    """A key with tuples instead of the lists from JSON."""
     return tuple(map(_hashable, key)) if isinstance(key, list) else key
 
 
 UNREADABLE: Final = (LookupError, TypeError, ValueError, struct.error, zlib.error)
-"""Errors of reading an entry that is damaged, or of another version."""
+"""Exceptions raised when an entry is damaged or comes from another version."""
 
 Readers = Mapping[Kind, Callable[[bytes], None]]
 
 
 class ClusterLog:
-    """Records of a scheduler plugin, received as entries and returned as tables.
+    """A scheduler plugin's records, received as entries and returned as tables.
 
-    An entry that cannot be read is skipped and counted; later ones are read as if it did not exist.
-    Each part reads some kinds of entries: attempts and samples, workers, received records of chunks; `read_also` adds
-    more.
+    An unreadable entry is skipped and counted, and later entries are read as if it did not exist. Each part reads
+    certain kinds of entries: attempts and samples, workers, or chunk records. `read_also` adds readers for further
+    kinds.
     """
 
     def __init__(self) -> None:
@@ -335,17 +335,17 @@ class ClusterLog:
         self.read_also({CHUNK: self.received.take, **of_texts, **of_parts})
 
     def read_also(self, readers: Readers) -> None:
-        """Read entries of more kinds with these functions, which raise one of `UNREADABLE` for damaged ones."""
+        """Add readers for further entry kinds; they raise an `UNREADABLE` exception for a damaged entry."""
         self._readers |= {kind.code: read for kind, read in readers.items()}
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of the log: complete entries, in order."""
+        """Read the next complete entries of the log, in order."""
         at = 0
         while at < len(data):
             try:
                 code, length = struct.unpack_from(HEADER, data, at)
             except struct.error as problem:
-                self._skip("the end of a piece", problem)
+                self._skip("a truncated header", problem)
                 return
             start = at + HEADER_SIZE
             at = start + length
@@ -356,8 +356,7 @@ class ClusterLog:
 
     @property
     def problems(self) -> list[str]:
-        """Problems reported by the plugin, and unreadable entries of its log."""
-        what = f"{self._unreadable.total()} entries of the scheduler's log could not be read and were skipped"
+        what = f"{self._unreadable.total()} scheduler log entries could not be read and were skipped"
         unreadable = [f"{what}; the first: {first}" for first in self._unreadable][:1]
         return [*self._problems, *unreadable, *self.attempts.problems, *self.workers.problems, *self.sampling.problems]
 

@@ -1,4 +1,4 @@
-"""The older path of `Saving`, which is in `roastcoffea.metrics.byte_ledger`."""
+"""Former location of `Saving`, which is now in `roastcoffea.metrics.byte_ledger`."""
 
 from roastcoffea.metrics.byte_ledger import Saving
 

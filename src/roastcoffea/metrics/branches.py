@@ -1,4 +1,4 @@
-"""Bytes read per branch by the attempts that counted, with first reads separated from repeated ones."""
+"""Bytes read per branch by attempts whose result was used, divided into first reads and re-reads."""
 
 from __future__ import annotations
 
@@ -23,48 +23,46 @@ SAME_DATASET: Final = "Runner calls"
 OTHER_DATASET: Final = "datasets"
 SAME_ATTEMPT: Final = "one chunk"
 CAUSES: Final = (SAME_LOOP, SAME_DATASET, OTHER_DATASET, SAME_ATTEMPT)
-"""What the two readers of a re-read basket have in common."""
+"""Possible causes of a re-read, each named after the readers that share the basket."""
 
 BASKETS_AT_ONCE: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """Reads of branches by attempts that counted; the arrays have one element per row of `table`."""
+    """Branch reads by attempts whose result was used. Each array has one element per row of `table`."""
 
     table: Table
     attempt: Integers
-    """Row of the attempt in the table of chunks."""
+    """Index of the attempt's row in the chunk table."""
     payload: Integers
-    """Bytes of baskets read for the first time."""
+    """Bytes of baskets that were read for the first time."""
     reread: dict[str, Integers]
-    """Bytes of all other baskets, by cause."""
+    """Bytes of baskets that had already been read, by cause."""
     baskets: Integers
-    """Baskets read for the first time."""
     estimated: Flags
-    """Whether payload and re-read bytes were separated by a mean basket size."""
+    """Whether a mean basket size was used to separate payload from re-read bytes."""
 
     @property
     def all_reread(self) -> Integers:
-        """Bytes read before, for any cause."""
         return np.asarray(np.sum(list(self.reread.values()), axis=0), dtype=np.int64)
 
 
 def codes(table: Table, columns: Sequence[str]) -> Integers:
-    """A number for each row, from 0 without gaps; rows with equal values in all these columns share it."""
+    """Consecutive integer codes for rows. Rows that agree in all these columns share a code."""
     return np.asarray(np.unique(row_codes(table.select([*columns])), return_inverse=True)[1])
 
 
 def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:
-    """Reads of the attempts that counted, with first reads separated from repeated ones.
+    """Divide the branch reads of attempts whose result was used into first reads and re-reads.
 
-    A basket is identified by file, uuid, tree, branch and number. If attempts read different parts of one, the largest
-    is assumed to contain the others. Attempts are in order of their start.
+    A basket is identified by its file, UUID, tree, branch and index. If attempts read different parts of a basket, the
+    largest part is assumed to contain the others. Attempts are ordered by start time.
 
     Parameters
     ----------
     counted
-        For each row of `chunks`, whether the attempt counted.
+        Whether the result of each attempt in `chunks` was used.
     """
     attempt = places(branch_reads["chunk"], chunks["id"].combine_chunks())
     ours = (attempt >= 0) & counted[attempt] if len(chunks) else attempt >= 0
@@ -76,7 +74,7 @@ def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:
     dataset, loop = (codes(chunks, keys) for keys in (["dataset"], ["dataset", "call"]))
     payload = integers(table["bytes_payload"])
     first, last = integers(table["basket_first"], -1), integers(table["basket_last"], -1)
-    line = branch * (int(last.max(initial=0)) + 2)  # baskets of all branches on one line
+    line = branch * (int(last.max(initial=0)) + 2)  # number the baskets of all branches consecutively
     start, stop = line + first, line + last + 1
     number = integers(pc.list_value_length(table["basket_bytes"]))
     offset, told = np.cumsum(number) - number, np.append(integers(pc.list_flatten(table["basket_bytes"])), 0)
@@ -89,7 +87,7 @@ def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:
         read = np.repeat(np.arange(len(rows)), width)
         within = np.arange(len(read)) - (np.cumsum(width) - width)[read]
         place = np.unique(start[rows][read] + within, return_inverse=True)[1]
-        # the sizes of all baskets are told, or of the first and the last one
+        # either the sizes of all baskets are recorded, or only those of the first and last basket
         is_last = within == (width - 1)[read]
         whole = (number[rows] == width)[read]
         known = whole | ((number[rows] == 2)[read] & ((within == 0) | is_last))
@@ -110,7 +108,7 @@ def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:
 
 
 def _overlapping(start: Integers, stop: Integers, rows: Integers) -> list[Integers]:
-    """Rows that share baskets, in batches with no basket in common."""
+    """Split rows into batches so that no basket is shared between batches."""
     rows = rows[np.argsort(start[rows], kind="stable")]
     covered = np.maximum.accumulate(stop[rows])
     group = np.cumsum(start[rows] >= np.append(0, covered[:-1])[: len(rows)])
@@ -121,15 +119,17 @@ def _overlapping(start: Integers, stop: Integers, rows: Integers) -> list[Intege
 
 
 def _count(read: Integers, amounts: Integers | Flags, number: int) -> Integers:
-    """Sums over the baskets of each read."""
     return np.rint(np.bincount(read, amounts, number)).astype(np.int64)
 
 
 def _completed(
     sizes: Integers, known: Flags, read: Integers, place: Integers, payload: Integers
 ) -> tuple[Integers, Flags]:
-    """Sizes of baskets, and whether they are estimated: other reads of a basket may know it, and the remaining bytes of
-    a read are split evenly over its others."""
+    """Fill in missing basket sizes and flag the estimates.
+
+    A missing size is taken from another read of the same basket. A read's remaining bytes are divided evenly among
+    those of its baskets whose size is still unknown.
+    """
     if known.all():
         return sizes, ~known
     most = np.full(int(place.max()) + 1, -1)
@@ -145,7 +145,7 @@ def _completed(
 
 
 def _read_before(place: Integers, sizes: Integers, guessed: Flags, time: Integers) -> tuple[Integers, Flags]:
-    """Bytes of each basket that were read before, and whether there are any."""
+    """For each read of a basket, the number of re-read bytes, and whether the basket had been read before."""
     order = np.lexsort((time, place))
     of, size = place[order], sizes[order]
     new = np.diff(of, prepend=-1) != 0
@@ -167,9 +167,9 @@ def _follows(place: Integers, group: Integers, time: Integers) -> Flags:
 
 
 def embedded_in_tree(reads: Table) -> Flags:
-    """Whether baskets of a read are embedded in the tree: their size is 0.
+    """Whether the baskets of each read are embedded in the tree and therefore have size 0.
 
-    A basket in between that was not read has no size either, even if all others from first to last have one.
+    Unread baskets between a read's first and last baskets also have size 0.
     """
     number = integers(pc.list_value_length(reads["basket_bytes"]))
     empty = np.concatenate([[0], np.cumsum(integers(pc.list_flatten(reads["basket_bytes"])) == 0)])
@@ -181,21 +181,21 @@ def embedded_in_tree(reads: Table) -> Flags:
 
 BRANCH_COLUMNS: Final = (
     *picked((*CHUNK_COLUMNS, *BRANCH_READ_COLUMNS), "dataset", "file", "branch"),
-    bytes_column("bytes_payload", "of baskets read for the first time in this run"),
-    bytes_column("bytes_reread", "of baskets already read in this run"),
+    bytes_column("bytes_payload", "bytes of baskets that were read for the first time in this run"),
+    bytes_column("bytes_reread", "bytes of baskets that had already been read in this run"),
     *picked(BRANCH_READ_COLUMNS, "bytes_uncompressed"),
-    Column("baskets", "integer", "baskets", "baskets read for the first time in this run"),
-    Column("chunks", "integer", "chunks", "chunks that read the branch"),
+    Column("baskets", "integer", "baskets", "number of baskets that were read for the first time in this run"),
+    Column("chunks", "integer", "chunks", "number of chunks that read the branch"),
     *(column for column in BRANCH_READ_COLUMNS if column.kind == "number"),
 )
-"""One row per dataset, file and branch, over the attempts that counted."""
+"""The table has one row per dataset, file and branch, and covers attempts whose result was used."""
 
 KEYS: Final = ("dataset", "file", "branch")
 AMOUNTS: Final = tuple(column.name for column in BRANCH_COLUMNS if column.name not in KEYS)
 
 
 def tree_branches_of(chunks: Table, reads: Reads) -> Table:
-    """Branches by dataset, file and tree: keys, amounts, and whether their baskets are embedded in the tree."""
+    """Branch totals by dataset, file and tree, with a flag for baskets embedded in the tree."""
     seconds = [column.name for column in BRANCH_COLUMNS if column.kind == "number"]
     table = pa.table(
         {
@@ -212,12 +212,10 @@ def tree_branches_of(chunks: Table, reads: Reads) -> Table:
 
 
 def over_trees(tree_branches: Table) -> Table:
-    """Branches by dataset and file, with BRANCH_COLUMNS, from branches by tree."""
     return _summed(tree_branches, KEYS, {})
 
 
 def _summed(table: Table, keys: tuple[str, ...], others: dict[str, str]) -> Table:
-    """Sums of the amounts by these keys; other columns are combined in other ways."""
     steps = {name: (name, step) for name, step in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
     return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
@@ -225,11 +223,11 @@ def _summed(table: Table, keys: tuple[str, ...], others: dict[str, str]) -> Tabl
 NO_TREE_BRANCHES: Final = Table.from_batches(
     [], pa.schema([*arrow_schema(BRANCH_COLUMNS), pa.field("tree", pa.string()), pa.field("embedded", pa.bool_())])
 )
-"""Made without `empty_table`, which imports pandas."""
+"""Does not use `empty_table`, which imports pandas."""
 
 
 def branches_of(run: Run) -> Table | None:
-    """Branches by dataset and file, with BRANCH_COLUMNS; None if not measured."""
+    """Branch table by dataset and file (BRANCH_COLUMNS), or None if branch reads were not measured."""
     if run.chunks is None or run.branch_reads is None or run.chunks["id"].null_count:
         return None
     counted = among(run.chunks, counted_chunks(run.chunks))

@@ -1,4 +1,4 @@
-"""The byte ledger: bytes requested from storage in classes that do not overlap, and metrics derived from it."""
+"""The byte ledger, which divides the bytes requested from storage into classes, and metrics derived from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from roastcoffea.metrics.branches import (
     split_reads,
     tree_branches_of,
 )
-from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, fact, metric, refuse_if
+from roastcoffea.metrics.catalogue import BYTES, Sourced, fact, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints, with_sites
 from roastcoffea.metrics.facts import (
     NULL_IF_ANY,
@@ -37,14 +37,22 @@ from roastcoffea.metrics.facts import (
     rows_where,
     rows_with,
 )
-from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger, amount_of, attempts_of_calls, compared
+from roastcoffea.metrics.ledger import (
+    Attempts,
+    Certificate,
+    LedgerOfBytes,
+    attempts_of_calls,
+    classified,
+    compared,
+    metrics_of_classes,
+)
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.columns import Row
 from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
 from roastcoffea.records.workers import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.sheets.sheet import BYTE_LEDGER, TRANSFERRED, Cell, Sheet
-from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, PERCENT, RATIO, STRUCTURE, Unit
+from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, PERCENT, RATIO, STRUCTURE
 from roastcoffea.units import counted as in_words
 
 if TYPE_CHECKING:
@@ -52,15 +60,14 @@ if TYPE_CHECKING:
 
 
 PLACES: Final = ("dataset", "file", "endpoint")
-"""What a request is attributed to."""
 
 AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
 UNCOMPRESSED: Final = "uncompressed"
 
 MEANINGS: Final = {
     **{one.name: one.meaning for one in phases.BYTE_CLASSES},
-    phases.TOTAL: "Bytes requested from storage, of all classes.",
-    UNCOMPRESSED: "Size of what was read after decompression.",
+    phases.TOTAL: "Total number of bytes requested from storage.",
+    UNCOMPRESSED: "Uncompressed size of the data read.",
 }
 
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
@@ -71,7 +78,7 @@ BREAKDOWNS: Final = get_args(Breakdown)
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Bytes that a change would save: why they were requested, how many, and what to change."""
+    """Potential saving in bytes, with its cause and a recommendation."""
 
     cause: str
     bytes: int
@@ -79,100 +86,90 @@ class Saving:
 
 
 class Repeated(NamedTuple):
-    """Bytes that counted attempts requested more than once, and settings that could have avoided it."""
+    """Data requested repeatedly by attempts whose result was used, as input for recommendations."""
 
     baskets: Mapping[str, int]
-    """Re-read bytes of baskets, by what the readers have in common."""
+    """Maps each cause of re-reads (the readers that share a basket) to the number of bytes re-read."""
     metadata: int
-    """Bytes of metadata read by all chunks of a file after the first."""
+    """Metadata bytes re-read by all but the first chunk of each file."""
     chunks: int
     files: int
     aligned: bool
-    """Whether chunks ended at cluster boundaries."""
     parquet: bool
     others: Mapping[str, int]
-    """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file: at least."""
+    """Maps each file that process() opened itself to a lower bound on the basket bytes re-read from it."""
     objects: Mapping[str, int]
-    """The same for objects without baskets, such as histograms."""
+    """Likewise for objects without baskets, such as histograms."""
     reads_on: bool = False
-    """Whether uproot read the basket behind each chunk as well."""
+    """Whether uproot also read the next basket after the end of each chunk."""
     of_tasks: bool = False
-    """Whether functions without a Runner read all of it, so that their names stand for datasets."""
+    """Whether all reads come from functions run without a Runner. If so, function names replace dataset names."""
 
     def readers(self, cause: str) -> str:
-        """What the readers have in common by a cause of `baskets`: functions, where no fileset has datasets."""
+        """Readers to name in a recommendation, for a key in `baskets`."""
         return OF_TASKS if self.of_tasks and cause in {SAME_DATASET, OTHER_DATASET} else cause
 
 
 Adviser = Callable[[Repeated, int], Sequence[Saving]]
-"""Recommends changes that save bytes, given repeated requests and the total."""
 
 
 @dataclass(eq=False, repr=False)
-class ByteLedger(Ledger["int | None"]):
-    """Bytes requested from storage by class; `total` is measured independently.
+class ByteLedger(LedgerOfBytes):
+    """Bytes requested from storage, by class.
 
-    A class that was not measured is None. Without any measurement the ledger is empty and `absent` has the reason.
+    The total is measured independently of the classes. A class that was not measured has the value None. If nothing was
+    measured, the ledger is empty and `absent` holds the reason.
     """
 
     name: ClassVar[str] = "byte ledger"
     title: ClassVar[str] = BYTE_LEDGER
-    unit: ClassVar[Unit] = BYTE
+    why_unmeasured: ClassVar[str] = "the version that recorded this run did not measure it"
     _adviser: ClassVar[Adviser]
 
     requests: Table
-    """One row per attempt: dataset, file, bytes of each class, total."""
+    """Requested bytes by class and in total, with one row for each attempt and file."""
     tree_branches: Table
-    """As `branches`, but by `tree` as well; `embedded`: whether baskets are stored in the tree, without a size."""
+    """The `branches` table, also broken down by tree. `embedded` marks baskets that are stored in the tree itself and
+    have no separate size.
+    """
     certificate: Certificate
     _: KW_ONLY
     unmeasured: tuple[str, ...] = ()
     """Classes that were not measured."""
     transferred: int | None = None
-    """Bytes received from storage, including the gaps between merged ranges."""
+    """Bytes received from storage, including gaps between merged ranges."""
     gaps: int | None = None
-    """Bytes transferred without being requested."""
+    """Bytes transferred without having been requested."""
     transferred_absent: str | None = None
     repeated: Repeated | None = None
     """Bytes requested more than once."""
     unmetered: int | None = None
-    """Bytes that threads of chunks read in process() by other means than uproot; None if the system does not tell."""
+    """Bytes that chunk threads read in process() without uproot, or None if the system does not report them."""
     absent: str | None = None
     asked: Table | None = None
-    """Files that were asked for, with their sites."""
+    """Requested files, with the sites that hold them."""
 
     def __post_init__(self) -> None:
         self.branches = over_trees(self.tree_branches)
-        self.total = None if self.absent else _sum(self.requests[phases.TOTAL])
-        names = phases.BYTE_NAMES if self.absent is None else ()
-        self._classes = {name: None if name in self.unmeasured else _sum(self.requests[name]) for name in names}
+        self._add_up(self.requests, phases.BYTE_NAMES)
 
     @classmethod
     def not_measured(cls, reason: str) -> ByteLedger:
-        """Ledger of a run without byte records."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
         return cls(_requests([]), NO_TREE_BRANCHES, certificate, transferred_absent=reason, absent=reason)
 
-    def measured(self, name: str) -> int:
-        """Bytes of a class; see `Ledger.measured`."""
-        if (amount := self[name]) is None:
-            reasons = [*self.certificate.reasons, "the version that recorded this run did not"]
-            raise NotMeasuredError(f"{name} was not measured: {reasons[0]}")
-        return amount
-
     @classmethod
     def advised_by(cls, adviser: Adviser) -> Adviser:
-        """Register the function that recommends how to save bytes; recommendations live above the metrics."""
+        """Register the function that makes recommendations."""
         cls._adviser = adviser
         return adviser
 
     @property
     def advice(self) -> list[Saving]:
-        """Changes that save bytes, largest saving first."""
+        """Recommended changes, largest saving first."""
         return [] if self.repeated is None else [*type(self)._adviser(self.repeated, self.total or 0)]
 
     def sheets(self) -> list[Sheet]:
-        """Classes with amounts and shares of the total, missing records, and changes that save bytes."""
         advice = [saving.text for saving in self.advice]
         return [*super().sheets(), *([Sheet(title="how to read fewer bytes", items=advice)] if advice else [])]
 
@@ -188,11 +185,12 @@ class ByteLedger(Ledger["int | None"]):
         return [*super()._notes(), *missing]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
-        """Classes and total as columns, one row per dataset, file, branch, endpoint or site.
+        """Break down the bytes by dataset, file, branch, endpoint or site.
 
-        Columns sum to the ledger. The endpoint is the server that XRootD read from, else the host of a URL; sites are
-        known if the fileset names them. By branch, bytes that belong to no branch have their own rows in parentheses,
-        and there is a column `uncompressed`.
+        Each column is a class, and its values add up to the amount in the ledger. An endpoint is the server that XRootD
+        read from or, for other protocols, the host in the URL. Sites are known only if the fileset names them. The
+        breakdown by branch also has an `uncompressed` column, and rows with names in parentheses for bytes not
+        attributed to any branch.
         """
         if what not in BREAKDOWNS:
             raise ValueError(f"there is no breakdown by {what!r}; choose {', '.join(BREAKDOWNS)}")
@@ -205,11 +203,7 @@ class ByteLedger(Ledger["int | None"]):
             if what == "site":
                 table = with_sites(table, self.asked)
             table = aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
-        frame: pd.DataFrame = table.to_pandas().set_index(what)
-        frame[[*self.unmeasured]] = None
-        if self.absent:
-            frame.attrs["absent"] = self.absent
-        return frame
+        return self._frame(what, table)
 
     def _by_branch(self) -> Table:
         columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
@@ -230,20 +224,21 @@ def _sum(column: pa.ChunkedArray) -> int:
     STRUCTURE,
     group=BYTES,
     source=LEDGER_RECORDS,
-    formula="classes of bytes_requested, summed over all attempts and preprocessing",
+    formula="bytes_requested in each class, summed over all attempts and preprocessing",
 )
 def byte_ledger(run: Run, counted_chunks: Table | None = None) -> ByteLedger:
-    """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
+    """Bytes requested from storage: {class: bytes}, with `.total`, `.certificate`, `.by(...)` and `.advice`.
 
-    Classes are "payload" (baskets read for the first time), "re-read", "metadata" and "other files" (which process()
-    opened itself) for attempts whose result was used, "failed" for all other attempts, "preprocessing", and "residual".
+    For attempts whose result was used, the classes are "payload" (baskets read for the first time), "re-read",
+    "metadata" and "other files" (files that process() opened itself). The other classes are "failed" (all other
+    attempts), "preprocessing" and "residual".
     """
     for name in ("chunks", "branch_reads"):
         refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
     chunks = _metered(run, counted_chunks)
     table, preprocessing = chunks.table, run.preprocessing
     parts, openings = [chunks.requests(), chunks.requests_of_others()], [table, chunks.openings_of_others()]
-    # whether no attempt tells what it read of other files, and no opening of a file its requests
+    # "other files" was not measured if no attempt recorded it; the same applies to preprocessing
     told = pc.or_(table["bytes_other"].is_valid(), table["other_files"].is_valid())
     unmeasured = [phases.OTHER_FILES] if len(table) > 0 == known_sum(told) else []
     if preprocessing is None or 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count:
@@ -268,23 +263,19 @@ def byte_ledger(run: Run, counted_chunks: Table | None = None) -> ByteLedger:
 
 
 def _requests(parts: list[Table]) -> Table:
-    """One row per attempt: dataset, file, endpoint, bytes of each class, total."""
     columns = [(name, pa.string()) for name in PLACES] + [(name, pa.int64()) for name in AMOUNTS]
     return pa.concat_tables([pa.schema(columns).empty_table(), *parts])
 
 
 def _requests_of(places: Table, total: Integers, counted: Flags, classes: Mapping[str, Integers | None]) -> Table:
-    """Rows of requests of these attempts: what those that counted read by class (None: all), and the residual."""
-    found = {name: np.where(counted, total if amounts is None else amounts, 0) for name, amounts in classes.items()}
-    found[phases.FAILED] = np.where(counted, 0, total)
-    residual = total - np.sum(list(found.values()), axis=0, dtype=np.int64)
-    amounts = dict.fromkeys(phases.BYTE_NAMES, np.zeros(len(total), np.int64)) | found
-    own = {name: places[name] for name in PLACES}
-    return pa.table(own | amounts | {phases.RESIDUAL: residual, phases.TOTAL: total}).select([*PLACES, *AMOUNTS])
+    return classified(phases.BYTE_NAMES, places.select(PLACES), total, counted, classes)
 
 
 class _Metered(NamedTuple):
-    """Attempts of chunks, whether their source counted bytes and their result was used, and the branches they read."""
+    """Chunk attempts and their branch reads.
+
+    `known` marks attempts with a byte count, and `counted` marks attempts whose result was used.
+    """
 
     table: Table
     known: Flags
@@ -292,11 +283,9 @@ class _Metered(NamedTuple):
     reads: Reads
 
     def of_reads(self, amounts: Integers) -> Integers:
-        """Sums over the reads of each attempt."""
         return np.rint(np.bincount(self.reads.attempt, amounts, len(self.table))).astype(np.int64)
 
     def requests(self) -> Table:
-        """Rows of requests, one for each attempt with a byte count."""
         known, table = self.known, self.table
         classes = {
             phases.PAYLOAD: self.of_reads(self.reads.payload)[known],
@@ -307,7 +296,7 @@ class _Metered(NamedTuple):
         return _requests_of(rows_where(table.select(PLACES), known), total, self.counted[known], classes)
 
     def requests_of_others(self) -> Table:
-        """Rows of requests of files that process() opened itself, one for each file and attempt."""
+        """Request rows for files that process() opened itself, with one row for each file and attempt."""
         opened = self.table["other_requested"].is_valid()
         table = rows_where(self.table.select(["dataset", *OF_OTHERS]), opened)
         attempts = pc.list_parent_indices(table["other_files"])
@@ -322,13 +311,11 @@ class _Metered(NamedTuple):
         return _requests_of(pa.table(places), integers(total), counted, classes)
 
     def openings_of_others(self) -> Table:
-        """What each attempt that opened files itself requested and received of them."""
         table = rows_where(self.table, self.table["other_requested"].is_valid())
         own = {"bytes_requested": "bytes_other", "bytes_transferred": "bytes_other_transferred"}
         return pa.table({name: table[own.get(name, name)] for name in OF_OPENINGS})
 
     def repeated(self, run: Run) -> Repeated:
-        """Bytes that attempts that counted requested more than once."""
         place = ["call", "dataset", "file", "tree"]
         counted = rows_where(self.table.select([*place, "source", "bytes_metadata"]), self.counted)
         steps = {"sum": ("bytes_metadata", "sum"), "max": ("bytes_metadata", "max")}
@@ -344,7 +331,7 @@ class _Metered(NamedTuple):
             files=len(files),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
-            # a chunk may have read only a part of the same clusters
+            # a chunk may have read only part of a cluster that another chunk also read
             others=_again(each.filter(baskets), "other_baskets", "other_payload"),
             objects=_again(each.filter(pc.invert(baskets)), "other_requested", "other_requested"),
             reads_on=reads_on(run.environment.versions.get("uproot")),
@@ -357,31 +344,31 @@ OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_me
 
 
 def _metered(run: Run, counted: Table | None) -> _Metered:
-    """Attempts of a run's chunks.
+    """Collect a run's chunk attempts.
 
     Raises
     ------
     NotMeasuredError
-        If too few of them have a byte count.
+        If more than 10 % of the attempts have no byte count, or if an attempt has no ID.
     """
     table: Table = run.chunks
     loaded = pc.equal(table["outcome"], CHECKPOINT)
     for name in ("bytes_requested", "bytes_transferred", "bytes_metadata"):
-        # one that loaded a checkpoint requested nothing
+        # an attempt that loaded a checkpoint requested nothing
         column = pc.if_else(loaded, pa.scalar(0, pa.int64()), table[name])
         table = table.set_column(table.schema.get_field_index(name), name, column)
     known = np.asarray(table["bytes_requested"].is_valid().to_numpy(), np.bool_)
     unknown, nameless = int(np.count_nonzero(~known)), table["id"].null_count
-    of_all = f"of {len(table)} attempts of chunks"
-    # a ledger of the others is still useful
+    of_all = f"of {len(table)} chunk attempts"
+    # if byte counts are missing for only a few attempts, a ledger of the others is still useful
     refuse_if(unknown > 0.1 * len(table), f"requested bytes are unknown for {unknown} {of_all}")
-    refuse_if(nameless, f"{nameless} {of_all} have no identity")
+    refuse_if(nameless, f"{nameless} {of_all} have no ID")
     used = among(table, facts.counted_chunks(table) if counted is None else counted) & known
     return _Metered(table, known, used, split_reads(table, used, run.branch_reads))
 
 
 def _again(reads: Table, which: str, amount: str) -> dict[str, int]:
-    """Bytes by file that were read before, where what is read of it is the same if `which` is equal."""
+    """Number of bytes re-read from each file. Rows with the same value in the column `which` read the same data."""
     each = aggregated(reads, ["other_files", which], {"all": (amount, "sum"), "largest": (amount, "max")}, None)
     found = Counter[str]()
     for row in each.to_pylist():
@@ -390,10 +377,10 @@ def _again(reads: Table, which: str, amount: str) -> dict[str, int]:
 
 
 def _transferred(openings: list[Table]) -> tuple[Row, int]:
-    """Bytes received from storage by all attempts, or why that is unknown; and bytes that attempts which did not fail
-    requested and did not receive.
+    """Count the bytes received by all attempts.
 
-    A failed request received nothing, or an unknown part.
+    Returns the total (or the reason why it is unknown), and the number of bytes that successful attempts requested but
+    did not receive. A failed request received either nothing or an unknown amount.
     """
     table = pa.concat_tables([opening.select(OF_OPENINGS) for opening in openings])
     asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
@@ -410,41 +397,42 @@ def _transferred(openings: list[Table]) -> tuple[Row, int]:
 
 
 def _certificate(run: Run, chunks: _Metered, requests: Table, lacking: int) -> Certificate:
-    """Missing parts of the byte ledger."""
     table, reads = chunks.table, chunks.reads
     if run.tasks is None:
         attempts, missing = attempts_of_calls(run, table, facts.counted_chunks(table))
     else:
-        attempts, missing = _against_tasks(run.tasks, PROCESSOR, table, "attempts of chunks")
+        attempts, missing = _against_tasks(run.tasks, PROCESSOR, table, "chunk attempts")
     tables = ("chunks", "branch_reads", "preprocessing", "tasks")
     reasons = [*missing, *facts.why_calls_lack(run), *_missing_preprocessing(run), *facts.lost_rows(run, *tables)]
     given = chunks.of_reads(integers(reads.table["bytes_payload"]) + integers(reads.table["bytes_again"]))
     payload = table["bytes_payload"]
     differs = chunks.counted & payload.is_valid().to_numpy() & (integers(payload) != given)
     counts = {
-        "attempts of chunks have no count of requested bytes": np.sum(~chunks.known),
+        "chunk attempts have no count of requested bytes": np.sum(~chunks.known),
         "chunks have no count of metadata bytes": np.sum(chunks.counted & table["bytes_metadata"].is_null().to_numpy()),
-        "chunks lack some of the branches they read": np.sum(differs),
-        "chunks have no count of bytes from files that they opened themselves": known_sum(
+        "chunks have no record of some branches they read": np.sum(differs),
+        "chunks lack a count of bytes from files opened inside process()": known_sum(
             pc.and_(table["bytes_other"].is_null(), table["other_files"].is_valid())
         ),
     }
     reasons += [f"{count} {what}" for what, count in counts.items() if count]
-    # bytes in no class, or not received although no request failed
+    # bytes that belong to no class, and bytes that were not received although no request failed
     if unexplained := int(np.count_nonzero(integers(requests[phases.RESIDUAL]))):
         attempts_of = f"{in_words(unexplained, 'attempt')} {'has' if unexplained == 1 else 'have'}"
-        reasons.append(f"{attempts_of} unaccounted bytes ({BYTE.text(known_sum(requests[phases.RESIDUAL]))} in total)")
+        reasons.append(
+            f"{attempts_of} unaccounted-for bytes ({BYTE.text(known_sum(requests[phases.RESIDUAL]))} in total)"
+        )
     if lacking:
-        reasons.append(f"{BYTE.text(lacking)} fewer were transferred than requested")
+        reasons.append(f"{BYTE.text(lacking)} less was transferred than requested")
     unmetered = known_sum(table["bytes_unmetered"])
     if unmetered >= max(1_000_000, 0.01 * known_sum(requests[phases.TOTAL])):
         size = BYTE.text(unmetered)
-        reasons.append(f"process() read {size} by other means than uproot (files, or pipes from programs)")
+        reasons.append(f"process() read {size} without uproot (from files or pipes)")
     outside = [run.absent[OUTSIDE]] if OUTSIDE in run.absent else []
-    # process() ran where the system does not report what a thread reads; older versions recorded neither
+    # process() ran on a system that does not count the bytes a thread reads; older versions recorded neither column
     ran = pc.and_(table["bytes_other"].is_valid(), table["process_seconds"].is_valid())
     if pc.any(pc.and_(ran, table["bytes_unmetered"].is_null()), min_count=0).as_py():
-        outside.append("what process() read by other means than uproot could not be counted")
+        outside.append("bytes that process() read without uproot could not be counted")
     if cached := known_sum(table["bytes_cached"]):
         outside.append(f"{BYTE.text(cached)} of arrays came from coffea's buffer cache")
     estimated = int(np.count_nonzero(reads.estimated))
@@ -461,16 +449,16 @@ def _missing_preprocessing(run: Run) -> list[str]:
     if run.tasks is not None:
         others = pc.fill_null(pc.not_equal(run.tasks["prefix"], MERGE_PREFIX), True)
         return reasons + _against_tasks(rows_where(run.tasks, others), PREPROCESSING, records, what)[1]
-    # a file that is retried has a record for each attempt, and finishes once
+    # a retried file has one record per attempt but finishes only once
     submitted = {call.id: call.files for call in run.calls if call.outcome == FINISHED and call.files is not None}
     ours = rows_with(records, "call", submitted)
     seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
     finished = len(facts.with_outcome(ours, (OK,)))
-    return reasons + compared(sum(submitted.values()), finished, "files of preprocessing", len(seen))[1]
+    return reasons + compared(sum(submitted.values()), finished, "files in preprocessing", len(seen))[1]
 
 
 def _against_tasks(tasks: Table, kind: str, records: Table, what: str) -> tuple[Attempts, list[str]]:
-    """Tasks of a kind; how many left no record, by outcome, or more than one."""
+    """Count attempts, and describe tasks of this kind that have no record or more than one."""
     ours = rows_with(tasks.select(["key", "run_id", "outcome", "kind"]), "kind", [kind])
     known, attempts = facts.identities(ours, records)
     missing = rows_where(ours, attempts < 0)
@@ -487,7 +475,7 @@ def _against_tasks(tasks: Table, kind: str, records: Table, what: str) -> tuple[
     return Attempts(len(ours) - len(missing), len(ours)), reasons
 
 
-# Metrics of the ledger
+# Ledger metrics
 
 of_ledger = partial(metric, group=BYTES, source=ByteLedger.name)
 
@@ -497,23 +485,19 @@ of_clock = partial(metric, GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger
 
 @of_ledger(BYTE, phases.TOTAL, "bytes_requested, summed over attempts and preprocessing")
 def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
-    """Bytes requested from storage by all attempts of chunks and by preprocessing."""
+    """Bytes requested from storage by all chunk attempts and by preprocessing."""
     return byte_ledger.sourced(byte_ledger.total or 0)
 
 
-for one in phases.BYTE_CLASSES:
-    label = LABELS_OF.get(one.name, one.name)
-    of_class = partial(of_ledger, name=one.metric_name, label=label, meaning=one.meaning)
-    formula = f'byte_ledger["{one.name}"]'
-    of_class(BYTE, formula=formula, inputs=("byte_ledger",))(partial(amount_of, one.name))
+metrics_of_classes("byte_ledger", BYTE, phases.BYTE_CLASSES, of_ledger)
 
 
 @of_ledger(BYTE, TRANSFERRED, "sum of bytes_transferred")
 def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
-    """Bytes received from storage: requested bytes plus gaps between merged ranges.
+    """Bytes received from storage: the requested bytes plus the gaps between merged ranges.
 
-    Bytes received by a failed request are unknown and not included. This is the number to compare with a server's
-    count.
+    Bytes received by failed requests are unknown and therefore not included. Compare this metric with the server's own
+    byte count.
     """
     refuse_if(byte_ledger.transferred is None, str(byte_ledger.transferred_absent))
     return byte_ledger.sourced(byte_ledger.transferred)
@@ -521,39 +505,39 @@ def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
 
 @of_clock("data rate (all requests)")
 def data_rate_requested_gbps(bytes_requested: float, elapsed_time_seconds: float) -> float:
-    """Rate of all requested bytes, including preprocessing and failed attempts."""
+    """Rate at which bytes were requested, including requests by preprocessing and failed attempts."""
     return 8e-9 * bytes_requested / elapsed_time_seconds
 
 
 @of_clock("data rate (payload)")
 def data_rate_payload_gbps(bytes_payload: float, elapsed_time_seconds: float) -> float:
-    """Rate of payload bytes, each basket counted once."""
+    """Rate at which payload was read, counting each basket once."""
     return 8e-9 * bytes_payload / elapsed_time_seconds
 
 
 @of_ledger(FRACTION, "useful fraction")
 def useful_fraction(bytes_payload: float, bytes_requested: float, bytes_other_files: float | None = None) -> float:
-    """Payload, each basket counted once, as a share of the bytes requested from the chunks' own files."""
+    """Payload as a share of the bytes requested from the chunks' own files. Each basket is counted once."""
     return bytes_payload / (bytes_requested - (bytes_other_files or 0))
 
 
 @of_ledger(RATIO, "read amplification")
 def read_amplification(bytes_payload: float, bytes_reread: float) -> float:
-    """Times an average payload byte was read; 1 if each basket was read once."""
+    """Mean number of times each payload byte was read; 1 if nothing was re-read."""
     return (bytes_payload + bytes_reread) / bytes_payload
 
 
 @of_ledger(BYTE, UNCOMPRESSED, "sum of bytes_uncompressed over branches")
 def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
-    """Size after decompression of everything chunks read; baskets read by two chunks count twice."""
+    """Uncompressed size of all data read by chunks. A basket read by two chunks counts twice."""
     return int(complete_sum(byte_ledger.branches, "bytes_uncompressed", "branches"))
 
 
-@of_ledger(RATIO, "compression factor", "uncompressed / compressed bytes of branches with payload")
+@of_ledger(RATIO, "compression factor", "uncompressed / compressed bytes of branches whose compressed size is known")
 def compression_ratio(byte_ledger: ByteLedger) -> float:
-    """Uncompressed size divided by compressed size of the payload.
+    """Uncompressed size of the data read, divided by its compressed size.
 
-    Branches with baskets embedded in the tree are left out, because their compressed size is unknown.
+    Branches with baskets embedded in the tree are excluded, because their compressed size is unknown.
     """
     branches = byte_ledger.tree_branches
     read = branches.filter(pc.invert(branches["embedded"]))
@@ -565,12 +549,12 @@ def compression_ratio(byte_ledger: ByteLedger) -> float:
 of_files = partial(metric, group=BYTES, source=LEDGER_RECORDS)
 
 
-@of_files(STRUCTURE, formula="branches and payload of each file, relative to its branches and size")
+@of_files(STRUCTURE, formula="branches and payload read from each file, as fractions of its branch count and size")
 def file_read_metrics(counted_chunks: Table, byte_ledger: ByteLedger) -> dict[str, Row]:
-    """What was read from each file: {file: {name: amount}}.
+    """Branches and bytes read from each file: {file: {name: amount}}.
 
-    `branches_read` of `total_branches`, and `branches_read_percent`; `bytes_read` (payload, each basket once) of
-    `file_bytes`, and `bytes_read_percent`. Unknown amounts are None.
+    The names are `branches_read`, `total_branches`, `branches_read_percent`, `bytes_read` (payload, counting each
+    basket once), `file_bytes` and `bytes_read_percent`. Unknown amounts are None.
     """
     largest = {key: (key, "max") for key in ("tree_branches", "file_bytes")}
     trees = aggregated(counted_chunks, ["file", "tree"], largest, None)
@@ -599,27 +583,27 @@ def _mean_share(files: Mapping[str, Row], name: str) -> float:
     return float(np.mean(shares))
 
 
-@of_files(PERCENT, "share of the files read", "mean over files")
+@of_files(PERCENT, "share of files read", "mean over files")
 def avg_bytes_read_percent(file_read_metrics: dict[str, Row]) -> float:
-    """Share of a file's bytes read as payload, each basket counted once; averaged over files."""
+    """Share of a file's bytes read as payload, averaged over files. Each basket is counted once."""
     return _mean_share(file_read_metrics, "bytes_read_percent")
 
 
 @of_files(PERCENT, "share of branches read", "mean over files")
 def avg_branches_read_percent(file_read_metrics: dict[str, Row]) -> float:
-    """Share of a file's branches that were read; averaged over files."""
+    """Share of a file's branches read, averaged over files."""
     return _mean_share(file_read_metrics, "branches_read_percent")
 
 
 @of_files(COUNT, "branches read", "distinct branch names")
 def total_branches_read(byte_ledger: ByteLedger) -> int:
-    """Number of distinct branches read, over all files."""
+    """Number of distinct branch names read across all files."""
     return len(byte_ledger.branches["branch"].unique())
 
 
 @fact
 def branches(run: Run, byte_ledger: ByteLedger | None = None) -> Table:
-    """Branches by dataset and file, with BRANCH_COLUMNS, as counted by the ledger if there is one."""
+    """Branch table by dataset and file (BRANCH_COLUMNS), from the byte ledger if it is available."""
     found = branches_of(run) if byte_ledger is None else byte_ledger.branches
     refuse_if(found is None, reason_of_absence(run, "chunks" if run.chunks is None else "branch_reads"))
     return found

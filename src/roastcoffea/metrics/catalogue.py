@@ -1,4 +1,4 @@
-"""The catalogue of metrics: one function per metric, with its inputs as parameters."""
+"""The metric catalogue: one function for each metric, with parameters named after its inputs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from roastcoffea.units import Unit
 
 THROUGHPUT: Final = "throughput"
 BYTES: Final = "bytes"
+WRITING: Final = "writing"
 EVENTS: Final = "events"
 RESOURCES: Final = "resources"
 TIMING: Final = "timing"
@@ -23,40 +24,36 @@ FINE: Final = "fine metrics"
 CHUNKS: Final = "chunks"
 PHASES: Final = "phases"
 RAW: Final = "raw"
-GROUPS: Final = (THROUGHPUT, BYTES, EVENTS, RESOURCES, TIMING, TIME, CENTRAL, FINE, CHUNKS, PHASES, RAW)
+GROUPS: Final = (THROUGHPUT, BYTES, WRITING, EVENTS, RESOURCES, TIMING, TIME, CENTRAL, FINE, CHUNKS, PHASES, RAW)
 
 RUN: Final = "run"
-"""The one input that every catalogue starts with: the run itself."""
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class NotMeasuredError(RoastcoffeaError):
-    """A value that this run cannot provide; the text is the reason shown to the user."""
+    """Raised if a run cannot provide a value. The message is the reason shown to the user."""
 
 
 def refuse_if(lacking: object, reason: str) -> None:
-    """Raise NotMeasuredError with this reason if something is missing."""
     if lacking:
         raise NotMeasuredError(reason)
 
 
 class Sourced(NamedTuple):
-    """Value of a metric with its source in this run, if sources vary."""
+    """A metric's value and its source, for metrics whose source varies from run to run."""
 
     value: Any
     source: str
 
 
 class Needs(NamedTuple):
-    """Inputs of a function, and which of them are optional."""
-
     inputs: tuple[str, ...]
     optional: frozenset[str]
 
     @classmethod
     def of(cls, function: Callable[..., Any], first: int = 0) -> Self:
-        """Inputs named by a function's parameters; a default of None makes one optional."""
+        """Use a function's parameters as its inputs. A parameter that defaults to None is an optional input."""
         parameters = list(inspect.signature(function).parameters.values())[first:]
         optional = frozenset(parameter.name for parameter in parameters if parameter.default is None)
         return cls(tuple(parameter.name for parameter in parameters), optional)
@@ -64,9 +61,9 @@ class Needs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A quantity computed from a run as an input of metrics.
+    """A quantity that is computed from a run and used to compute metrics.
 
-    A missing input named in `optional` becomes None. One that is `kept` is a table that users can look at.
+    If an optional input is missing, the function receives None. If `kept` is true, users can view the fact as a table.
     """
 
     name: str
@@ -77,35 +74,32 @@ class Fact:
 
     @classmethod
     def of(cls, function: Callable[..., Any], inputs: tuple[str, ...] | None = None, **described: Any) -> Self:
-        """Entry of a function whose parameters name its inputs, if these are not given; a default of None makes one
-        optional."""
         needs = Needs.of(function)
         described.setdefault("name", getattr(function, "__name__", ""))
         return cls(function=function, inputs=inputs or needs.inputs, optional=needs.optional, **described)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        # a decorated function is not found by its name: an entry of the catalogue is found there
+        # pickle cannot look up a decorated function by name, but it can look up the catalogue entry
         if CATALOGUE.entries.get(self.name) is self:
             return _entry, (self.name,)
         return super(Fact, self).__reduce_ex__(protocol)
 
     @property
     def on_request(self) -> bool:
-        """Whether it is one of the raw structures, which are large and built only when their value is requested."""
+        """Whether the entry is a raw structure. Raw structures are large and are built only on request."""
         return getattr(self, "group", None) == RAW
 
 
 def _entry(name: str) -> Fact:
-    """Entry of the catalogue, as pickles name it."""
     return CATALOGUE.entries[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric(Fact):
-    """A number (a structure in group "raw") that users look up by name.
+    """A number, string or structure that users can look up by name.
 
-    `label` and `statistic` place it in tables: metrics of one group and label that differ in their statistic ("mean",
-    "min", ...) share a row.
+    In tables, metrics that have the same group and label but different statistics (such as "mean" and "min") share a
+    row.
     """
 
     unit: Unit
@@ -120,16 +114,16 @@ class Metric(Fact):
 
     @property
     def formula(self) -> str:
-        """How it is computed: the text in the catalogue, otherwise the function's own arithmetic."""
+        """The formula given in the catalogue or, if there is none, the expression that the function returns."""
         return self.written_formula or returned_expression(self.function)
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Facts and metrics in an order in which they can be computed.
+    """Facts and metrics, ordered so that each can be computed from earlier entries.
 
-    Inputs are defined before they are used, which rules out unknown names and cycles. `given` names and the entries of
-    the catalogue `below` are available from the start; names below are not redefined.
+    An entry can be added only after its inputs, so unknown names and cycles cannot occur. The names in `given` and the
+    entries of the catalogue `below` are always available and cannot be redefined.
     """
 
     entries: dict[str, Fact] = field(default_factory=dict)
@@ -141,20 +135,13 @@ class Catalogue:
         return name in self.given or name in self.entries or (self.below is not None and name in self.below)
 
     def add(self, entry: Fact) -> None:
-        """Add a fact or a metric.
-
-        Raises
-        ------
-        ValueError
-            If its name is taken, its group is not in GROUPS, or an input is not in the catalogue yet.
-        """
         alias = entry.alias if isinstance(entry, Metric) else None
         for name in filter(None, (entry.name, alias)):
             if name in self or name in self.aliases:
                 raise ValueError(f"{name} is already in the catalogue")
         unknown = [name for name in entry.inputs if name not in self]
         if unknown:
-            raise ValueError(f"{entry.name} needs {', '.join(unknown)}, which the catalogue does not have yet")
+            raise ValueError(f"{entry.name} needs inputs that are not in the catalogue yet: {', '.join(unknown)}")
         if isinstance(entry, Metric) and entry.group not in GROUPS:
             raise ValueError(f"{entry.name} has group {entry.group!r}; choose one of {GROUPS}")
         self.entries[entry.name] = entry
@@ -162,16 +149,13 @@ class Catalogue:
             self.aliases[alias] = entry.name
 
     def metrics(self) -> Iterator[Metric]:
-        """Metrics by group, in the order of GROUPS."""
         metrics = [entry for entry in self._all().values() if isinstance(entry, Metric)]
         return iter(sorted(metrics, key=lambda metric: GROUPS.index(metric.group)))
 
     def tables(self) -> list[str]:
-        """Names of facts kept as tables for users."""
         return [name for name, entry in self._all().items() if entry.kept and not isinstance(entry, Metric)]
 
     def _all(self) -> dict[str, Fact]:
-        """Entries, including those below that this catalogue does not override."""
         return ({} if self.below is None else self.below._all()) | self.entries
 
 
@@ -179,13 +163,12 @@ CATALOGUE: Final = Catalogue()
 
 
 def fact(function: AnyFunction) -> AnyFunction:
-    """Decorate a function as a fact; it remains an ordinary function."""
     CATALOGUE.add(Fact.of(function))
     return function
 
 
 def table(function: AnyFunction) -> AnyFunction:
-    """Decorate a function as a fact that users can look at as a table; it remains an ordinary function."""
+    """Register a function as a fact that users can view as a table."""
     CATALOGUE.add(Fact.of(function, kept=True))
     return function
 
@@ -200,20 +183,21 @@ def metric(
     catalogue: Catalogue = CATALOGUE,
     **described: Any,
 ) -> Callable[[AnyFunction], AnyFunction]:
-    """Decorate a function as a metric; it remains an ordinary function.
+    """Register a function as a metric.
 
-    Its docstring is the metric's meaning. A parameter with default None is an optional input.
+    The function's docstring describes the metric. A parameter that defaults to None is an optional input.
 
     Parameters
     ----------
     label
-        Name in tables; by default the name with spaces.
+        Label in tables. The default is the name, with spaces instead of underscores.
     formula
-        Required if the function is more than arithmetic on its inputs.
+        How the metric is computed. Required if the function does more than arithmetic on its inputs.
     name, meaning
-        Override the function's own if one function serves several metrics.
+        Name and description of the metric, if the function is used for several metrics.
     **described
-        `group`, `source`, `alias` and `statistic`; `inputs` where the function's parameters do not name them.
+        The fields `group`, `source`, `alias` and `statistic` of `Metric`, and `inputs` if they differ from the
+        function's parameters.
     """
 
     def register(function: AnyFunction) -> AnyFunction:
@@ -227,6 +211,5 @@ def metric(
 
 
 def returned_expression(function: Callable[..., Any]) -> str:
-    """Source text of a function's return expression, from its last statement."""
     last = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].body[-1]  # type: ignore[attr-defined]
     return ast.unparse(last.value)

@@ -1,4 +1,4 @@
-"""Chunk metrics: duration and memory growth of attempts, and sums of the values that users recorded."""
+"""Chunk metrics: duration and memory growth, breakdowns by dataset, and sums of values recorded by users."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ of_chunks: Final = partial(metric, group=CHUNKS, source=CHUNK_RECORDS)
 
 @of_chunks(COUNT, "with a result", "attempts that counted")
 def num_successful_chunks(counted_chunks: Table) -> int:
-    """Number of chunks with a result, computed or loaded from a checkpoint; same as `num_chunks`."""
+    """Number of chunks whose result was computed or loaded from a checkpoint. Same as `num_chunks`."""
     return len(counted_chunks)
 
 
@@ -50,14 +50,14 @@ def num_successful_chunks(counted_chunks: Table) -> int:
 def num_failed_chunks(chunks: Table) -> int:
     """Number of attempts that raised an error or skipped a bad file.
 
-    Attempts, not chunks: a chunk that fails twice and then succeeds counts twice here, and as a successful chunk too.
+    A chunk that fails twice and then succeeds counts twice here, and once as a successful chunk.
     """
     return len(with_outcome(chunks, FAILED))
 
 
-@of_chunks(COUNT, "events in chunks", "sum of events over attempts that counted")
+@of_chunks(COUNT, "events in chunks", "sum of events over attempts whose result was used")
 def total_events_from_chunks(counted_chunks: Table) -> int:
-    """Events in chunks with a result, from their own records; a cross-check of `total_events`."""
+    """Number of events according to the chunk records, as a check on `total_events`."""
     return int(complete_sum(counted_chunks, "events", "chunks"))
 
 
@@ -65,29 +65,30 @@ STATISTICS: Final = {
     "mean": "Mean",
     "min": "Smallest",
     "max": "Largest",
-    "std": "Standard deviation (sample, n - 1) of the",
+    "std": "Sample standard deviation (n - 1) of the",
 }
 # fmt: off
 DISTRIBUTIONS: Final = (
     ("chunk_duration_{}", SECOND, lambda rows: rows["wall_seconds"], "successful_chunks", "duration", "wall_seconds",
-     "wall time of a completed attempt."),
+     "wall time of completed attempts."),
     ("chunk_mem_delta_{}_mb", MEBIBYTE,
      lambda rows: pc.multiply(pc.subtract(rows["memory_after"], rows["memory_before"]), 1 / MIB),
      "successful_chunks", "memory growth",
      "(memory_after - memory_before) / 2**20",
-     ("growth in resident memory of the process during a completed attempt, in MiB (1048576 B) despite the name. "
-      "Includes chunks that ran in the process at the same time.")),
+     "process memory growth during a completed attempt (in MiB despite the name), including other chunks' growth."),
     ("chunk_events_{}", COUNT, lambda rows: rows["events"], "counted_chunks", "events", "events",
      "number of events in a chunk with a result."),
 )
 # fmt: on
-"""Quantities of chunks with a metric for each statistic: name, unit, values, what has them, label, formula, meaning."""
+"""Chunk quantities for which each statistic is reported as a metric: name, unit, values, input table, label, formula
+and meaning.
+"""
 
 
 def _statistic(values: Callable[[Table], pa.ChunkedArray], statistic: str, attempts: Table) -> float:
     measured = measured_values(values(attempts))
     refuse_if(not len(measured), "not measured for any chunk" if len(attempts) else "no chunk has a result")
-    refuse_if(len(measured) == 1 and statistic == "std", "a deviation needs two chunks")
+    refuse_if(len(measured) == 1 and statistic == "std", "a standard deviation needs at least two chunks")
     return float(np.std(measured, ddof=1) if statistic == "std" else getattr(np, statistic)(measured))
 
 
@@ -107,14 +108,14 @@ for name, unit, values, table, label, formula, meaning in DISTRIBUTIONS:
 
 @of_chunks(STRUCTURE, "datasets", "sums over each dataset's attempts")
 def per_dataset(chunks: Table, counted_chunks: Table, byte_ledger: ByteLedger | None = None) -> dict[str, Row]:
-    """Breakdown by dataset: {dataset: {name: amount}}.
+    """Amounts for each dataset: {dataset: {name: amount}}.
 
     `num_chunks`, `total_events`, `total_duration` [s], `mean_duration` [s] and `mean_events_per_chunk` cover chunks
-    with a result; `num_failed` (attempts) and `cpu_seconds` cover all attempts, so that CPU adds up to
-    `total_cpu_time`. `bytes_requested` and the classes of the byte ledger match the metrics of the same names. An
-    amount unknown for any attempt is None.
+    with a result. `num_failed` (number of attempts) and `cpu_seconds` (which adds up to `total_cpu_time`) cover all
+    attempts. `bytes_requested` and the byte ledger's classes use the names of the corresponding metrics. An amount is
+    None if it is unknown for any attempt.
     """
-    # only these columns are copied
+    # copy only the columns that are needed
     names = ("dataset", "outcome", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds")
     attempts, counted = (table.select(names) for table in (chunks, counted_chunks))
     return {
@@ -158,37 +159,38 @@ def _phase(column: str, chunks: Table) -> float:
         columns = [one.column for one in phases.phases_of(chunks) if one.column in (column, *phases.SPLIT)]
     computed = with_outcome(chunks.select(["outcome", *columns]), (OK,))
     unknown = sum(computed[name].null_count for name in columns) if len(columns) < len(phases.SPLIT) + 1 else 0
-    refuse_if(unknown, f"unknown for {unknown} of {len(chunks)} attempts of chunks")
+    refuse_if(unknown, f"unknown for {unknown} of {len(chunks)} chunk attempts")
     return float(sum(known_sum(chunks[name]) for name in columns))
 
 
 for phase in phases.PHASES:
     formula = f"sum of {phase.column} over all attempts"
-    meaning = f"{phase.meaning}; summed over all attempts, failed ones up to their failure."
-    of_phases = partial(of_chunks, group=PHASES, label=phase.name, formula=formula, meaning=meaning)
+    meaning = f"{phase.meaning}."
+    label = f"{phase.name} (sum)" if phase.column == phases.UNSPLIT else phase.name
+    of_phases = partial(of_chunks, group=PHASES, label=label, formula=formula, meaning=meaning)
     of_phases(SECOND, name=f"chunk_{phase.column}")(partial(_phase, phase.column))
 
 
-@metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")
+@metric(STRUCTURE, group=RAW, source="worker samples", formula="samples and lifetimes, reshaped")
 def tracking_data(
     samples: Table,
     lifetimes: Table,
     sampling: Table | None = None,
     worker_states: Table | None = None,
 ) -> shapes.TrackingData:
-    """Worker counts and nine series per worker in the format of version 0.1.2; times are naive and local."""
+    """Worker counts and nine time series per worker, with naive local times, in the format of version 0.1.2."""
     return shapes.tracking_data(samples, lifetimes, sampling, worker_states)
 
 
-@metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
+@metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts whose result was used, as dictionaries")
 def raw_chunk_metrics(counted_chunks: Table, run: Run) -> list[ChunkDict]:
-    """Chunks with a result, one dictionary each."""
+    """One dictionary for each chunk with a result."""
     return shapes.chunk_dicts(counted_chunks, run.branch_reads, run.sections)
 
 
 @metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as returned by Dask")
 def raw_span_metrics(cumulative_metrics: SpanMetrics) -> dict[tuple[Hashable, ...], float]:
-    """Cumulative metrics of the run's span: {("execute", prefix, activity, unit): amount}."""
+    """Cumulative metrics of the run's Dask span: {("execute", prefix, activity, unit): amount}."""
     return dict(cumulative_metrics)
 
 
@@ -197,19 +199,19 @@ MOST_TEXTS: Final = 20
 CUSTOM_TOTALS: Final = (
     text_column("name", "name of the value (roastcoffea.record)"),
     text_column("dataset", "dataset in the fileset"),
-    Column("chunks", "integer", "chunks", "chunks that recorded a value"),
-    Column("sum", "number", None, "sum of its numbers; for bools, how many are True"),
-    Column("mean", "number", None, "mean of its numbers over chunks"),
-    Column("min", "number", None, "smallest of its numbers"),
-    Column("max", "number", None, "largest of its numbers"),
-    Column("texts", "texts", None, f"distinct texts, the first {MOST_TEXTS}; none for numbers"),
+    Column("chunks", "integer", "chunks", "number of chunks that recorded a value"),
+    Column("sum", "number", None, "sum of the numbers or, for booleans, the number of True values"),
+    Column("mean", "number", None, "mean over chunks"),
+    Column("min", "number", None, "smallest number"),
+    Column("max", "number", None, "largest number"),
+    Column("texts", "texts", None, f"first {MOST_TEXTS} distinct strings; none if the values are numbers"),
 )
-"""One row per value and dataset, over attempts that counted; a repeated chunk counts once."""
+"""The table has one row per name and dataset. It covers attempts whose result was used, so a rerun chunk counts once.
+"""
 
 
 @fact
 def custom_totals(counted_chunks: Table) -> Table:
-    """Values by name and dataset, with CUSTOM_TOTALS."""
     found: dict[tuple[str, str], list[Any]] = defaultdict(list)
     known = counted_chunks.select(["dataset", "custom"])
     for row in known.filter(known["custom"].is_valid()).to_pylist():
@@ -232,23 +234,27 @@ def _total(values: list[Any]) -> Row:
 
 
 def by_name_and_dataset(totals: Table) -> dict[str, dict[str, Row]]:
-    """Rows of a table by their name and dataset."""
     found: dict[str, dict[str, Row]] = {}
     for row in totals.to_pylist():
         found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
     return found
 
 
-@metric(STRUCTURE, group=CHUNKS, source=CHUNK_RECORDS, formula="sums, means and limits over attempts that counted")
+@metric(
+    STRUCTURE,
+    group=CHUNKS,
+    source=CHUNK_RECORDS,
+    formula="sums, means and extremes over attempts whose result was used",
+)
 def custom(custom_totals: Table) -> dict[str, dict[str, Row]]:
-    """Values that the processor recorded, by name and dataset: {name: {dataset: {column: amount}}}.
+    """Values recorded by the processor: {name: {dataset: {column: amount}}}.
 
-    Columns are `chunks`, `sum`, `mean`, `min`, `max` and `texts`; empty if nothing was recorded.
+    The columns are `chunks`, `sum`, `mean`, `min`, `max` and `texts`. The result is empty if nothing was recorded.
     """
     return by_name_and_dataset(custom_totals)
 
 
-# Metrics of version 0.1.2 in its own shapes, derived from ours
+# Metrics in the format of version 0.1.2, derived from current metrics
 
 of_raw = partial(metric, STRUCTURE, group=RAW, source=CHUNK_RECORDS)
 
@@ -256,16 +262,17 @@ of_raw = partial(metric, STRUCTURE, group=RAW, source=CHUNK_RECORDS)
 @of_raw(formula="t_start, t_end and bytes_read of raw_chunk_metrics")
 def chunk_info(run: Run, raw_chunk_metrics: list[ChunkDict]) -> shapes.ChunkInfo:
     """Chunks with a result: {(file, entry_start, entry_stop): (start, stop, bytes requested)}."""
-    # bytes in a 0.1.2 folder cover process() alone and are not one of our records
+    # byte counts saved by version 0.1.2 cover only process(), and our records do not contain them
     return shapes.chunk_info((run.reported or {}).get("raw_chunk_metrics") or raw_chunk_metrics)
 
 
-@of_raw(formula="for each file sum of bytes_payload / sum of bytes_uncompressed")
+@of_raw(formula="per file, sum of bytes_payload / sum of bytes_uncompressed")
 def file_metadata(counted_chunks: Table) -> dict[str, Row]:
-    """Files: {file: {name: value}}, with `filename`, `total_branches` and `compression_ratio`.
+    """Name, number of branches and compression ratio of each file: {file: {name: value}}.
 
-    The last is compressed over uncompressed size of what was read from the file; None if unknown. Version 0.1.2 had
-    the ratio of the whole tree.
+    The names are `filename`, `total_branches` and `compression_ratio`. The ratio is the compressed size of the data
+    read from the file divided by its uncompressed size, or None if it is unknown. In version 0.1.2, the ratio covered
+    the whole tree.
     """
     steps = {"tree_branches": ("tree_branches", "max")}
     steps |= {name: (name, "sum") for name in ("bytes_payload", "bytes_uncompressed")}
@@ -274,7 +281,7 @@ def file_metadata(counted_chunks: Table) -> dict[str, Row]:
         row["file"]: {
             "filename": row["file"],
             "total_branches": row["tree_branches"],
-            # baskets embedded in the tree have no size of their own
+            # baskets embedded in the tree have no separate size
             "compression_ratio": (
                 row["bytes_payload"] / row["bytes_uncompressed"]
                 if row["bytes_payload"] and row["bytes_uncompressed"]
@@ -286,20 +293,23 @@ def file_metadata(counted_chunks: Table) -> dict[str, Row]:
     }
 
 
-@of_raw(formula="compression_ratio of file_metadata, if known")
+@of_raw(formula="known values of compression_ratio in file_metadata")
 def compression_ratios(file_metadata: dict[str, Row]) -> list[float]:
-    """Compressed over uncompressed size of what was read from each file, if both are known."""
+    """Compressed / uncompressed size of the data read from each file, if both are known."""
     return [ratio for file in file_metadata.values() if (ratio := file["compression_ratio"]) is not None]
 
 
-@of_raw(formula="bytes_read_percent of file_read_metrics, if known")
+@of_raw(formula="known values of bytes_read_percent in file_read_metrics")
 def bytes_read_percent_per_file(file_read_metrics: dict[str, Row]) -> list[float]:
-    """Share of each file's bytes that were read, if the file's size is known."""
+    """Share of each file's bytes that was read. Files of unknown size are excluded."""
     return [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]
 
 
 class OlderMetrics(Metrics):
-    """Metrics of a run, with `sections` as in 0.1.2: by name alone, over chunks with a result."""
+    """Metrics of a run, with `sections` in the format of version 0.1.2.
+
+    In that format, sections are keyed only by name and cover only chunks with a result.
+    """
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)

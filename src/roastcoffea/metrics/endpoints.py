@@ -1,4 +1,4 @@
-"""Storage: which server each attempt read from, how servers answered, and the sites that hold the files."""
+"""Storage: the server that each attempt used, server response times, and the sites that hold the files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roastcoffea.records.run import Run
 
 
 def with_sites(attempts: Table, asked: Table | None) -> Table:
-    """Attempts with the site of each file, as it was asked for; None where that is not known."""
+    """Add a column with the site of each file, or null if the site is unknown."""
     sites = pa.nulls(len(attempts), pa.string())
     if asked is not None and "site" in asked.column_names and asked["site"].null_count < len(asked):
         known = asked.filter(asked["site"].is_valid()).group_by(["dataset", "file"]).aggregate([("site", "max")])
@@ -30,7 +30,6 @@ def with_sites(attempts: Table, asked: Table | None) -> Table:
 
 
 def _places(table: Table) -> pa.ChunkedArray:
-    """Dataset and file as one text."""
     return pc.binary_join_element_wise(table["dataset"], table["file"], "\0", null_handling="replace")
 
 
@@ -41,31 +40,45 @@ XCACHE: Final = "XCache"
 SERVICEX: Final = "ServiceX"
 
 SERVER_COLUMNS: Final = (
-    text_column("endpoint", "server that the data came from"),
-    text_column("redirector", "host of the URLs, where it is another one"),
-    text_column("service", f'"{XCACHE}" or "{SERVICEX}", where URLs are of one by their names'),
-    text_column("origin", "server that a cache has its files from, as URLs name it"),
-    text_column("sites", "sites that hold the files, where the fileset tells"),
-    Column("files", "integer", "files", "files that were opened there"),
-    Column("attempts", "integer", "attempts", "attempts that read there, of chunks and of preprocessing"),
-    Column("errors", "integer", "attempts", "of these, those that failed"),
-    Column("retries", "integer", "attempts", "of these, those of a task that was tried before"),
-    Column("losses", "integer", "attempts", "attempts that began there and that another server took over (XRootD)"),
-    Column("opens", "integer", "opens", "how often files were opened there"),
-    seconds_column("seconds_per_open", "mean time to open a file, with connection and redirection"),
-    Column("requests", "integer", "requests", "requests to read that it answered"),
-    Column("vector_reads", "integer", "requests", "of these, vector reads"),
-    bytes_column("bytes_requested", "requested from it"),
-    bytes_column("bytes_transferred", "received from it"),
-    Column("bytes_per_request", "number", "B", "mean size of a request"),
-    seconds_column("latency", "mean time from sending a request to its whole answer"),
-    seconds_column("metadata_latency", "the same of requests of chunks before process()"),
-    seconds_column("shortest_latency", "shortest latency of any request: hardly more than a round trip"),
-    Column("rate", "number", "B/s", "bytes per second of latency: what one request at a time receives"),
-    Column("metadata_rate", "number", "B/s", "the same before process(), beyond round trips: mostly repeated reads"),
-    Column("payload_rate", "number", "B/s", "the same in process(), beyond round trips: mostly first reads"),
+    text_column("endpoint", "server from which the data were read"),
+    text_column("redirector", "host in the URLs, if it differs from the server"),
+    text_column("service", f'"{XCACHE}" or "{SERVICEX}", if the URL shows that one was used'),
+    text_column("origin", "server behind the cache, according to the URL"),
+    text_column("sites", "sites that hold the files, if the fileset names them"),
+    Column("files", "integer", "files", "number of files opened on this server"),
+    Column("attempts", "integer", "attempts", "number of chunk and preprocessing attempts that read from this server"),
+    Column("errors", "integer", "attempts", "number of failed attempts"),
+    Column("retries", "integer", "attempts", "number of retries"),
+    Column(
+        "losses", "integer", "attempts", "number of attempts that switched from this server to another (XRootD only)"
+    ),
+    Column("opens", "integer", "opens", "number of times a file was opened on this server"),
+    seconds_column("seconds_per_open", "mean time to open a file, including connection setup and redirection"),
+    Column("requests", "integer", "requests", "number of read requests answered by the server"),
+    Column("vector_reads", "integer", "requests", "number of vector reads among the requests"),
+    bytes_column("bytes_requested", "bytes requested from this server"),
+    bytes_column("bytes_transferred", "bytes received from this server"),
+    Column("bytes_per_request", "number", "B", "mean number of bytes received per request"),
+    seconds_column("latency", "mean time from sending a request to receiving the complete response"),
+    seconds_column("metadata_latency", "mean latency of requests sent before process() started"),
+    seconds_column("shortest_latency", "shortest request latency, close to one round trip"),
+    Column("rate", "number", "B/s", "throughput with one request at a time: bytes received divided by total latency"),
+    Column(
+        "metadata_rate",
+        "number",
+        "B/s",
+        "throughput before process(), when most reads are re-reads; excludes round trips",
+    ),
+    Column(
+        "payload_rate",
+        "number",
+        "B/s",
+        "throughput in process(), where most data are read for the first time; excludes round trips",
+    ),
 )
-"""One row for each server; opens and vector reads are known of XRootD alone, requests of HTTP and S3 too."""
+"""The table has one row per server. Opens and vector reads are recorded only for XRootD. Requests are also recorded for
+HTTP and S3.
+"""
 
 SHORTEST: Final = "shortest_request_seconds"
 SUMMED: Final = (
@@ -77,27 +90,27 @@ LATE: Final = {
     "late_requests": ("requests", "metadata_requests"),
     "late_seconds": ("request_seconds", "metadata_request_seconds"),
 }
-"""What is of process(): a whole, and what of it was before. Not known of preprocessing."""
+"""Pairs of columns: the total, and the part before process(). The difference is the amount in process(), which is not
+measured for preprocessing.
+"""
 
 ALL_SUMMED: Final = (*SUMMED, *LATE, "failed", "tried")
 
 OF_OPENINGS: Final = arrow_schema(
     picked(CHUNK_COLUMNS, "file", "endpoint", "outcome", "attempt", "left_endpoint", *SUMMED, SHORTEST)
 )
-"""What is needed of attempts of chunks, and of preprocessing, which lacks some of it."""
 
 NAMES: Final = ("redirector", "service", "origin")
 
 
 CHAIN: Final = re.compile(r"::(?=\w+://|/)")
-"""Between the parts of a chain of fsspec; ServiceX has colons in names of files."""
+"""Separator in an fsspec URL chain. File names from ServiceX also contain colons."""
 
 BEHIND: Final = re.compile(r"^\w+://[^/]+/+(?=root:/)")
-"""Beginning of the URL of an XCache in front of another server's URL."""
+"""Prefix that XCache adds to the URL of the server behind it."""
 
 
 def service(file: str | None) -> str | None:
-    """XCache or ServiceX, where the URL has the form or the host the name."""
     host = endpoint(file) or ""
     if "servicex" in host.lower() or "root:::" in (file or ""):
         return SERVICEX
@@ -105,16 +118,19 @@ def service(file: str | None) -> str | None:
 
 
 def origin(file: str | None) -> str | None:
-    """Host of the URL behind that of a cache; None where there is none."""
+    """Host of the server behind a cache, or None if there is no cache."""
     behind = BEHIND.match(file or "")
     return behind and endpoint(re.sub("^root:/+", "root://", str(file)[behind.end() :]))
 
 
 def endpoint(file: str | None) -> str | None:
-    """Host of a URL, the last one of a chain, with its port and no credentials; a path is of local files."""
+    """Host and port of a URL without its credentials, or "local files" for a path.
+
+    For a URL chain, the last URL is used.
+    """
     if file is None:
         return None
-    # of a million files few are of another host
+    # cached, because even a million files are on only a few hosts
     return _host("/".join(CHAIN.split(file)[-1].split("/", 3)[:3]))
 
 
@@ -125,14 +141,13 @@ def _host(url: str) -> str:
     except ValueError:
         return UNKNOWN
     place = place.rpartition("@")[2]
-    # many URLs leave out the port of XRootD
+    # many URLs omit XRootD's default port
     return (place.removesuffix(":1094") if "root" in url.partition(":")[0] else place) or LOCAL
 
 
 def hosts_of_urls(attempts: Table) -> pa.Array:
-    """Host of the URL of each attempt."""
     files = attempts["file"].combine_chunks().dictionary_encode()
-    # without the path behind the host
+    # drop the path after the host
     begin = pc.replace_substring_regex(files.dictionary, r"(?s)^([^/]*/[^/]*/[^/]*)/.*$", r"\1")
     if pc.any(pc.match_substring(files.dictionary, "::")).as_py():
         begin = files.dictionary
@@ -142,13 +157,12 @@ def hosts_of_urls(attempts: Table) -> pa.Array:
 
 
 def _by_file(attempts: Table, function: Callable[[str | None], str | None]) -> pa.Array:
-    """What a function makes of the file of each attempt."""
     files = attempts["file"].combine_chunks().dictionary_encode()
     return pa.array([function(file) for file in files.dictionary.to_pylist()], pa.string()).take(files.indices)
 
 
 def with_endpoints(attempts: Table) -> Table:
-    """Attempts with the server that each read from: the one that XRootD told, else the host of the URL."""
+    """Add each attempt's server, as reported by XRootD or, if unknown, as named in the URL."""
     hosts = hosts_of_urls(attempts)
     if "endpoint" not in attempts.column_names:
         return attempts.append_column("endpoint", hosts)
@@ -158,7 +172,6 @@ def with_endpoints(attempts: Table) -> Table:
 
 @table
 def endpoints(run: Run, chunks: Table) -> Table:
-    """Servers with SERVER_COLUMNS, the one with the most attempts first."""
     tables = [chunks] if run.preprocessing is None else [chunks, run.preprocessing]
     every = pa.concat_tables([_openings(each, run.asked) for each in tables])
     refuse_if(not len(every), "no file was opened")
@@ -178,7 +191,6 @@ def endpoints(run: Run, chunks: Table) -> Table:
 
 
 def _openings(attempts: Table, asked: Table | None) -> Table:
-    """Attempts with what is needed of them."""
     hosts = hosts_of_urls(attempts)
     whole = with_endpoints(attempts)
     columns = {
@@ -203,7 +215,6 @@ def _openings(attempts: Table, asked: Table | None) -> Table:
 
 
 def _row(row: Row, losses: int) -> Row:
-    """Row of a server, of what its openings sum up to."""
     of = {name: row[f"{name}_sum"] for name in ALL_SUMMED}
     requests, seconds, shortest = of["requests"], of["request_seconds"], row[f"{SHORTEST}_min"]
     return {
@@ -228,12 +239,11 @@ def _row(row: Row, losses: int) -> Row:
 
 
 def _rate(size: float | None, seconds: float | None, requests: float | None, shortest: float | None) -> float | None:
-    """Bytes per second beyond round trips."""
+    """Throughput in bytes per second, excluding one round trip per request."""
     if seconds is None or requests is None or shortest is None:
         return None
     return _ratio(size, seconds - requests * shortest)
 
 
 def _ratio(amount: float | None, of: float | None) -> float | None:
-    """Quotient; None where it is not known or of nothing."""
     return None if amount is None or of is None or of <= 0 else amount / of

@@ -1,4 +1,4 @@
-"""Metrics of a run by name: computed on request, missing with a reason, or reported by another program."""
+"""Metrics of a run, either computed on request or reported by another program, and reasons for missing metrics."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ from roastcoffea.sheets.sheet import Amount, Column, Sheet
 from roastcoffea.units import COUNT, STRUCTURE, WORD, Unit
 
 UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label="")
-"""Placeholder for metrics that the catalogue does not know; they come last and may hold anything."""
+"""Entry for reported metrics that are not in the catalogue. Such metrics are listed last, and their values may be of
+any type.
+"""
 
 
 def _with_reported(run: Run) -> Catalogue:
-    """Catalogue of reported metrics; only the raw structures are ours, because they are records.
+    """Create a catalogue of the metrics that another program reported.
 
-    It sits on top of our own, which computes tables and other facts from the records as usual. Values reported under
-    other names follow the metrics.
+    Of these metrics, only raw structures are computed, because they consist of records. The new catalogue extends the
+    regular catalogue, which still computes tables and other facts from the records.
     """
     reported: Row = {}
-    # present names take precedence over older ones; clock readings and settings of older measurements are no metrics
+    # current names take precedence over former names; clock readings and settings in older measurements are not metrics
     for name, value in (run.reported or {}).items():
         if value is not None and name not in {"t0", "t1", "config"}:
             present = CATALOGUE.aliases.get(name, name)
@@ -69,7 +71,7 @@ def _reported(metric: Metric, value: Any, run: Run) -> Any:
     if metric.group == RAW:
         return value
     if metric.unit is STRUCTURE:
-        # ledgers and the verdict are objects of ours, the others mappings of mappings
+        # other programs cannot report ledgers or verdicts (our own objects); other structures are nested mappings
         nested = metric.function.__annotations__["return"].startswith("dict[") and isinstance(value, Mapping)
         usable = nested and all(isinstance(row, Mapping) for row in value.values())
     elif metric.unit is WORD:
@@ -83,28 +85,27 @@ def _reported(metric: Metric, value: Any, run: Run) -> Any:
 
 
 UNDER_PYTEST: Final = "PYTEST_CURRENT_TEST"
-"""Set by pytest in the environment: our own errors are raised there, for tests to find."""
+"""Environment variable set by pytest. If it is present, internal errors are raised so that tests detect them."""
 
 
 class Evaluator:
-    """Values of a catalogue's entries, each computed once."""
+    """Evaluator that computes each catalogue entry at most once."""
 
     def __init__(self, catalogue: Catalogue, given: Mapping[str, Any], below: Evaluator | None = None) -> None:
         self.catalogue = catalogue
         self.problems: list[str] = [] if below is None else below.problems
-        """Internal errors that prevented something from being computed."""
         self._below = below
         self._values = dict(given)
         self._sources: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
 
     def value(self, name: str) -> Any:
-        """Value of an entry or of a given input.
+        """Value of a catalogue entry or of a given input.
 
         Raises
         ------
         NotMeasuredError
-            If it is not available; the text is the reason.
+            If the value is not available. The message gives the reason.
         """
         if name in self._reasons:
             raise NotMeasuredError(self._reasons[name])
@@ -123,7 +124,7 @@ class Evaluator:
         return found
 
     def release(self) -> None:
-        """Forget tables that users do not see: they are computed again on request."""
+        """Discard tables that users cannot view. They are recomputed when needed."""
         for name, entry in self.catalogue.entries.items():
             if not entry.kept and isinstance(self._values.get(name), Table):
                 del self._values[name]
@@ -131,7 +132,7 @@ class Evaluator:
             self._below.release()
 
     def reason(self, name: str) -> str | None:
-        """Why an entry is not available, or None; an entry built on request is not built for this."""
+        """Reason why an entry is not available, or None if it is available. Checking does not build raw structures."""
         entry = self.catalogue.entries.get(name)
         if entry is None and self._below is not None:
             return self._below.reason(name)
@@ -142,19 +143,13 @@ class Evaluator:
         return self._reasons.get(name)
 
     def source(self, name: str) -> str | None:
-        """Source of a metric's value in this run, if it differs from the catalogue's."""
+        """Source of a metric's value in this run, or None if it is the source given in the catalogue."""
         if self._below is not None and name not in self.catalogue.entries:
             return self._below.source(name)
         return self._sources.get(name)
 
     def arguments(self, needs: Needs | Fact) -> list[Any]:
-        """Inputs of a function; None for an optional one that is not available.
-
-        Raises
-        ------
-        NotMeasuredError
-            If a required one is not available.
-        """
+        """Values of a function's inputs. An optional input is None if it is not available."""
         return [self._optional(name) if name in needs.optional else self.value(name) for name in needs.inputs]
 
     def _optional(self, name: str) -> Any:
@@ -163,7 +158,7 @@ class Evaluator:
         return None
 
     def _called(self, entry: Fact) -> Any:
-        """Result of its function; a division by zero or an overflow becomes a reason like any other."""
+        """Call an entry's function. If it divides by zero or overflows, the value is treated as missing."""
         arguments = self.arguments(entry)
         with computing(entry.name, self.problems):
             try:
@@ -172,18 +167,18 @@ class Evaluator:
                 raise NotMeasuredError("the result is too large") from None
             except ZeroDivisionError:
                 zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
-                what = f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0" if zero else "an amount in it is 0"
+                what = f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0" if zero else "it divides by 0"
                 raise NotMeasuredError(what) from None
 
 
 @contextmanager
 def computing(what: str, problems: list[str]) -> Iterator[None]:
-    """Turn an internal error into the reason why something is missing, and note it: everything else still works.
+    """Record an internal error in the block as a problem, and treat the value as missing.
 
     Raises
     ------
     NotMeasuredError
-        For any unexpected error in the block; under pytest the error itself is raised.
+        If the block raises an unexpected error. Under pytest, the error itself is raised.
     """
     try:
         yield
@@ -202,7 +197,7 @@ T = TypeVar("T")
 
 
 class ByName(Mapping[str, T], Generic[T]):
-    """Mapping that finds its values on request; metrics are found by older names as well."""
+    """Mapping that computes values on lookup and also accepts former metric names."""
 
     def __init__(self, find: Callable[[str], T | None], names: Collection[str], what: str = "metric") -> None:
         self._find = find
@@ -233,17 +228,19 @@ class ByName(Mapping[str, T], Generic[T]):
 
 
 class Metrics(Presented, Mapping[str, Any]):
-    """Metrics of one run by name; iterating yields those that can be computed, without aliases.
+    """Metrics of a run, by name.
 
-    `missing` has the reason for each of the others, `source` the origin of each number, `unit` its unit. Each metric is
-    computed on first use, along with its inputs and nothing else; structures of group "raw" only if their value is
-    requested.
+    Iteration yields the names of all available metrics, but not their aliases.
+
+    `missing` maps each unavailable metric to the reason, `source` maps each available metric to its source, and `unit`
+    maps every metric to its unit. A metric and its inputs are computed when they are first used. Structures in the
+    group "raw" are computed only if their value is requested.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
         metrics = {metric.name: metric for metric in evaluator.catalogue.metrics()}
         self.evaluator = evaluator
-        """The evaluator, with the facts behind the metrics."""
+        """Evaluator that computes the metrics and the facts on which they are based."""
         self.unit: Mapping[str, Unit] = ByName(lambda name: metrics[name].unit, metrics)
         self.missing: Mapping[str, str] = ByName(evaluator.reason, metrics)
         self.source: Mapping[str, str] = ByName(
@@ -252,22 +249,24 @@ class Metrics(Presented, Mapping[str, Any]):
         self.tables: Mapping[str, Table | str] = ByName(
             lambda name: evaluator.reason(name) or evaluator.value(name), evaluator.catalogue.tables(), "table"
         )
-        """Tables derived from the records, by name; raises the reason for one that is not available."""
+        """Tables derived from the records, by name. An unavailable table is replaced with the reason."""
 
     def __reduce__(self) -> tuple[Callable[[Run], Metrics], tuple[Run]]:
         return evaluate, (self.evaluator.value(RUN),)
 
     @property
     def problems(self) -> list[str]:
-        """Internal errors that prevented something from being computed; computes everything to find out."""
+        """Internal errors raised while computing the metrics.
+
+        All metrics and tables are computed first.
+        """
         for mapping in (self, self.tables):
             len(mapping)
         self.evaluator.release()
         return self.evaluator.problems
 
     def computing(self, what: str) -> AbstractContextManager[None]:
-        """Context for computing something else from the run: an internal error becomes a reason and a problem
-        there, too."""
+        """Context manager for other computations on the run. Internal errors are recorded as problems."""
         return computing(what, self.evaluator.problems)
 
     def __getitem__(self, name: str) -> Any:
@@ -280,7 +279,7 @@ class Metrics(Presented, Mapping[str, Any]):
             raise MissingMetricError(f"{name} is missing: {reason}") from None
 
     def built(self) -> Row:
-        """Everything that can be computed, including structures of group "raw"."""
+        """All available metrics, including structures in the group "raw"."""
         values = {name: self.get(name) for name in list(self)}
         return {name: values[name] for name in self}
 
@@ -294,7 +293,6 @@ class Metrics(Presented, Mapping[str, Any]):
         return sum(1 for _ in self)
 
     def sheets(self) -> list[Sheet]:
-        """Numbers and words by group, and the reasons for missing ones."""
         groups: dict[str, list[tuple[str, Amount, str]]] = {}
         for metric in self.evaluator.catalogue.metrics():
             if metric.unit is not STRUCTURE and metric.name in self:
@@ -314,6 +312,6 @@ class Metrics(Presented, Mapping[str, Any]):
 
 
 def evaluate(run: Run) -> Metrics:
-    """Metrics of a run: computed from its records, or reported with it by another program."""
+    """Metrics of a run, either computed from its records or reported by another program."""
     computed = Evaluator(CATALOGUE, {RUN: run})
     return Metrics(computed if run.reported is None else Evaluator(_with_reported(run), {RUN: run}, computed))

@@ -1,4 +1,4 @@
-"""Facts of a run that several metrics are computed from, with short names of workers and hosts."""
+"""Facts that several metrics share, and short names for workers and hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAILED = (chunk_records.ERROR, chunk_records.SKIPPED)
 
 
 def recorded(run: Run, name: str) -> Any:
-    """Field of the run, if it was measured completely."""
+    """Return a field of a run; raise NotMeasuredError if it was not measured or is incomplete."""
     value, lost = getattr(run, name), run.dropped.get(name)
     refuse_if(value is None or name in run.absent, reason_of_absence(run, name))
     refuse_if(lost, f"{lost} rows of {name} were lost")
@@ -48,96 +48,90 @@ def recorded(run: Run, name: str) -> Any:
 
 
 def elapsed_seconds(run: Run) -> float:
-    """Wall time of the run; of a merged run the time in which at least one of its runs was active."""
+    """Wall time of the run. For a merged run, it is the time during which at least one of its runs was active."""
     if not run.merged:
         return run.stop - run.start
     return union_length(*np.array([(part.start, part.stop) for part in run.merged]).T)
 
 
 def name_of(run: Run) -> str:
-    """Name of the run, otherwise of the processors that ran; empty if neither is known."""
+    """Name of the run or, if it has none, of its processors. Empty if neither name is known."""
     return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls))
 
 
 def reason_of_absence(run: Run, name: str) -> str:
-    """Why a field of the run was not measured."""
     return run.absent.get(name, f"{name.replace('_', ' ')} were not recorded")
 
 
 def complete_sum(table: Table, column: str, things: str) -> Any:
-    """Sum of a column, refused if a row lacks it: the sum would be too small without showing it."""
+    """Sum a column; raise NotMeasuredError if a value is missing, because the sum would be too small."""
     unknown = table[column].null_count
     refuse_if(unknown, f"unknown for {unknown} of {len(table)} {things}")
     return pc.sum(table[column], min_count=0).as_py()
 
 
 def some(table: Table, otherwise: str) -> Table:
-    """The table, refused for this reason if it has no rows."""
     refuse_if(not len(table), otherwise)
     return table
 
 
 def known_sum(column: pa.ChunkedArray) -> Any:
-    """Sum of the measured values of a column; 0 if there are none."""
+    """Sum of the measured values in a column, or 0 if there are none."""
     return pc.sum(column, min_count=0).as_py() or 0
 
 
 NULL_IF_ANY = pc.ScalarAggregateOptions(skip_nulls=False)
-"""A sum is unknown if a part of it is unknown."""
+"""With these options, a sum is null if any of its terms is null."""
 
 Steps = Mapping[str, tuple[str, str]]
-"""Columns of an aggregate, each defined by a column of the rows and an operation."""
+"""Maps each output column of an aggregation to an input column and an operation."""
 
 
 def aggregated(table: Table, keys: Sequence[str], steps: Steps, options: Any = NULL_IF_ANY, **how: Any) -> Table:
-    """Aggregate of the rows of each key."""
     found = table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()])
     return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
 
 
 def with_outcome(table: Table, outcomes: tuple[str, ...]) -> Table:
-    """Rows that ended in one of these ways."""
     return rows_with(table, "outcome", outcomes)
 
 
 def rows_with(table: Table, column: str, values: Iterable[str | None]) -> Table:
-    """Rows with one of these texts in a column."""
     return rows_where(table, pc.is_in(table[column], value_set=pa.array([*values], pa.string())))
 
 
 def rows_where(table: Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> Table:
-    """These rows; the table itself if they are all, because copying a million rows is expensive."""
+    """Select rows. If all are selected, the table itself is returned, because copying a million rows is expensive."""
     wanted = pa.array(wanted) if isinstance(wanted, np.ndarray) else wanted
     every = pc.all(wanted, skip_nulls=False, min_count=0).as_py()
     return table if every else table.filter(wanted)
 
 
 def of_finished_calls(run: Run, table: Table) -> Table:
-    """Rows of Runner calls that returned their output: the results of all others were lost."""
+    """Rows of Runner calls that returned their output. The results of all other calls were lost."""
     finished = [call.id for call in run.calls if call.outcome == FINISHED]
     return rows_with(table, "call", finished)
 
 
 def lost_calls(run: Run) -> list[RunnerCall]:
-    """Runner calls whose chunks have no records."""
     return [call for call in run.calls if OF_CALL + call.id in run.absent]
 
 
 def why_calls_lack(run: Run) -> list[str]:
-    """Why Runner calls left no records of their chunks, in words, with the share of the run that they took."""
+    """Reasons why Runner calls left no chunk records, and the share of the wall time that these calls took."""
     found = []
     for reason in dict.fromkeys(run.absent[name] for name in run.absent if name.startswith(OF_CALL)):
         of_calls = ""
         if lost := [call for call in lost_calls(run) if run.absent[OF_CALL + call.id] == reason]:
             took, names = sum(call.stop - call.start for call in lost), ", ".join({call.processor: "" for call in lost})
             share = f"{SECOND.text(took)}, {FRACTION.text(took / elapsed_seconds(run))} of the wall time"
-            of_calls = f" ({counted(len(lost), 'Runner call')} of {names}: {share})"
+            of_calls = f" ({counted(len(lost), 'Runner call')} for {names}: {share})"
         found.append(reason + of_calls)
     return found
 
 
 def clock_offsets(run: Run) -> dict[str | None, float]:
-    """How far each worker's clock is ahead of the client's, by address; 0 if unknown."""
+    """Number of seconds by which each worker's clock is ahead of the client's, by address (0 if unknown)."""
     if run.lifetimes is None:
         return {}
     rows = run.lifetimes.select(["worker", "clock_offset"]).to_pylist()
@@ -150,15 +144,13 @@ for name in ("chunks", "tasks", "samples", "sampling"):
 
 @fact
 def worker_states(run: Run) -> Table:
-    """State of each worker in those samples, as known to the scheduler."""
     lost = run.dropped.get("sampling")
-    refuse_if(lost, f"{lost} rows of sampling were lost")
+    refuse_if(lost, f"{lost} scheduler samples were lost")
     return recorded(run, "worker_states")
 
 
 @fact
 def lifetimes(run: Run) -> Table:
-    """Workers with their arrival and departure."""
     table = recorded(run, "lifetimes")
     for column in ("threads", "start", "stop"):
         unknown = table[column].null_count
@@ -168,27 +160,24 @@ def lifetimes(run: Run) -> Table:
 
 @fact
 def cumulative_metrics(run: Run) -> SpanMetrics:
-    """All metrics of Dask's span."""
     return recorded(run, "span_metrics")  # type: ignore[no-any-return]
 
 
 @fact
 def task_metrics(cumulative_metrics: SpanMetrics) -> SpanMetrics:
-    """Dask's metrics of the run's tasks: {(prefix, activity, unit): amount}."""
+    """Dask's metrics for the run's tasks: {(prefix, activity, unit): amount}."""
     found = in_tasks(cumulative_metrics)
-    refuse_if(not found, "Dask's span has no task of this run")
+    refuse_if(not found, "Dask's span contains no task from this run")
     return found
 
 
 def in_tasks(span_metrics: SpanMetrics) -> SpanMetrics:
-    """Metrics of tasks, by prefix, activity and unit."""
-    no_work = ("N/A", "idle or other spans")  # time of worker threads that no task of the span accounts for
+    no_work = ("N/A", "idle or other spans")  # worker thread time outside the span's tasks
     return {key[1:]: value for key, value in span_metrics.items() if key[0] == "execute" and key[1:3] != no_work}
 
 
 @fact
 def processor_prefixes(tasks: Table) -> frozenset[str]:
-    """Prefixes of the tasks that ran the processor."""
     own = rows_with(tasks.select(["prefix", "kind"]), "kind", (task_records.PROCESSOR,))
     prefixes = frozenset(filter(None, own["prefix"].unique().to_pylist()))
     refuse_if(not prefixes, "no processor task was recorded")
@@ -197,16 +186,15 @@ def processor_prefixes(tasks: Table) -> frozenset[str]:
 
 @fact
 def present(run: Run, lifetimes: Table) -> tuple[Numbers, Numbers]:
-    """Arrivals and departures of workers, within the run."""
     return clipped(measured_values(lifetimes["start"]), measured_values(lifetimes["stop"]), run.start, run.stop)
 
 
 @fact
 def counted_chunks(chunks: Table) -> Table:
-    """Attempts whose result was used, one row each: the last successful one of each task.
+    """Attempts whose result was used, that is, the last successful attempt at each task.
 
-    A result that was lost with its worker and computed again counts once. An attempt without a task counts separately,
-    and so does the same task in another Runner call.
+    A result that was lost with its worker and recomputed counts once. An attempt without a task counts separately,
+    as does the same task in another Runner call.
     """
     succeeded = with_outcome(chunks, WITH_RESULT)
     attempt, run_id = (integers(succeeded[name], -1) for name in ("attempt", "run_id"))
@@ -223,32 +211,31 @@ def counted_chunks(chunks: Table) -> Table:
 
 @fact
 def successful_chunks(chunks: Table) -> Table:
-    """Completed attempts."""
+    """Attempts that completed. Chunks loaded from checkpoints are not included."""
     return with_outcome(chunks, (chunk_records.OK,))
 
 
-# Attempts of tasks and their records, joined by key and run id
+# Join task attempts to their records by key and run ID
 
 
 def lost_rows(run: Run, *names: str) -> list[str]:
-    """Number of lost rows of these records, and for how long there are none, in words."""
+    """Messages about rows lost from these tables, and about periods for which there are no data."""
     dropped = [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]
     unknown = sum(stop - start for gaps in (run.gaps, *(part.gaps for part in run.merged)) for start, stop in gaps)
     return [*dropped, f"nothing was recorded for {SECOND.text(unknown)}"] if unknown else dropped
 
 
 def among(chunks: Table, counted: Table) -> Flags:
-    """Whether attempts of chunks are among those that counted."""
     if len(counted) == len(chunks):
         return np.ones(len(chunks), np.bool_)
     return one_of(chunks["id"], counted["id"].combine_chunks())
 
 
 def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
-    """A number for each key and run id in records, and the same for tasks; -1 for none, and for those not in records.
+    """Integer codes for the key and run ID of each record, and matching codes for tasks.
 
-    A scheduler never repeats a run id, so that it alone identifies the key. This is verified, because comparing many
-    keys is much faster than looking them up.
+    A code is -1 if the key or run ID is unknown, or if the task has no record. A scheduler never reuses a run ID, so
+    the run ID identifies the key. Comparing the keys verifies this assumption and is much faster than looking them up.
     """
     of_records, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (records, tasks))
     known, first, number = np.unique(of_records, return_index=True, return_inverse=True)
@@ -265,21 +252,19 @@ def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
 
 
 ADDRESS: Final = re.compile(r"(?:\w+://)?(?P<host>\[[^]]*\]|[^/:]+)[:/](?P<place>[\d/:.]+)")
-"""tcp://host:40000, tcp://[::1]:40000 and, for workers in the client's process, inproc://host/12/1."""
+"""Addresses such as tcp://host:40000, tcp://[::1]:40000 and, for workers in the client's process,
+inproc://host/12/1."""
 
 LOOPBACK: Final = re.compile(r"127\.[\d.]+|\[::1\]|localhost")
 OF_WORKERS: Final = ("lifetimes", "samples", "chunks", "tasks")
-"""Tables with worker names."""
 
 
 class Names(NamedTuple):
-    """Short names of the workers and hosts of a run, by address."""
-
     workers: Mapping[str, str]
     hosts: Mapping[str, str]
 
     def in_text(self, text: str) -> str:
-        """Text in which workers and hosts are called by these names; a worker's has its host already."""
+        """Replace addresses in a string with short names. The short name of a worker includes its host."""
         shown = {host: name for host, name in self.hosts.items() if host in text}
         on_host = f"(?: on (?:{'|'.join(map(re.escape, shown))}))?" if shown else ""
         for address, name in self.workers.items():
@@ -294,7 +279,6 @@ NO_NAMES: Final = Names({}, {})
 
 
 def known_names(values: Evaluator) -> Names:
-    """Short names of a run; none if they cannot be made."""
     try:
         found: Names = values.value("place_names")
     except NotMeasuredError:
@@ -303,7 +287,7 @@ def known_names(values: Evaluator) -> Names:
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """What names are sorted by, so that those that differ in a number are in its order: vm:2 comes before vm:10."""
+    """Natural sort key for a name: vm:2 sorts before vm:10."""
     parts = re.split(r"([0-9]+)", name)
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
@@ -311,17 +295,17 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 def short_names(
     addresses: Iterable[str], arrivals: Mapping[str, float] | None = None, this_host: str | None = None
 ) -> dict[str, str]:
-    """Names `host:n` of workers, by address.
+    """Short worker names (`host:n`), by address.
 
-    Workers of a host are numbered from 1 in order of arrival, then port, so that later ones do not change existing
-    names. Anything that is not an address is kept.
+    Workers on a host are numbered from 1 in order of arrival, with ties broken by port, so later arrivals do not change
+    existing names. Strings that are not addresses are returned unchanged.
 
     Parameters
     ----------
     arrivals
         Arrival time of each worker, if known.
     this_host
-        Name of the machine behind addresses like 127.0.0.1.
+        Name of the machine to which addresses such as 127.0.0.1 refer.
 
     Examples
     --------
@@ -345,7 +329,6 @@ def short_names(
 
 @fact
 def place_names(run: Run) -> Names:
-    """Short names of all workers and hosts of the run."""
     tables = [table for name in OF_WORKERS if (table := getattr(run, name)) is not None]
     seen = {worker for table in tables for worker in table["worker"].unique().to_pylist() if worker is not None}
     arrivals: dict[str, float] = {}
@@ -361,18 +344,16 @@ def place_names(run: Run) -> Names:
 
 @fact
 def worker_names(place_names: Names) -> Mapping[str, str]:
-    """Names `host:n` of all workers of the run, by address."""
     return place_names.workers
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address can only be reached from its own machine."""
     found = ADDRESS.fullmatch(address)
     return found is not None and LOOPBACK.fullmatch(found["host"]) is not None
 
 
 def on_host(address: str, this_host: str | None) -> str:
-    """Address, or host, with the name of the machine in place of what means the machine itself.
+    """Replace a loopback host in an address with the machine's name.
 
     Examples
     --------
@@ -390,7 +371,6 @@ def _host(host: str, this_host: str | None) -> str:
 
 
 def _without_domains(hosts: set[str]) -> dict[str, str]:
-    """Hosts by their first label, if it is unique."""
     first = {host: host if re.fullmatch(r"[\d.]+|\[.*\]", host) else host.partition(".")[0] for host in hosts}
     hosts_of = Counter(first.values())
     return {host: label if hosts_of[label] == 1 else host for host, label in first.items()}

@@ -1,4 +1,4 @@
-"""Failed and repeated work: which attempts and files failed and why, what is missing, and problems."""
+"""Failed, repeated and missing work, and problems in the records of a run."""
 
 from __future__ import annotations
 
@@ -44,26 +44,24 @@ FAILED_COLUMNS: Final = (
     seconds_column("start", "when the attempt began (Unix time)"),
     seconds_column(
         "seconds",
-        "how long it occupied its thread: estimated if its worker was lost (0 if it was queued there), until the end "
-        "of the run if it was unfinished; none if unknown",
+        "time for which the attempt occupied its thread, up to the end of the run if it was unfinished; "
+        "estimated if its worker was lost, and 0 if it was only queued on that worker; none if unknown",
     ),
-    bytes_column("bytes", "requested from storage by it; none if it left no record"),
+    bytes_column("bytes", "bytes requested from storage; none if the attempt left no record"),
     text_column(
         "reason",
-        '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"',
+        '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (at the end of the run) or "repeated"',
     ),
     *picked(CHUNK_COLUMNS, "error", "key"),
-    integer_column("attempt", "which attempt of its task it was, from 1"),
+    integer_column("attempt", "attempt number for the task, starting at 1"),
 )
-"""One row for each failed attempt, in order of time."""
 
 FAILED_FILE_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "dataset", "file"),
-    integer_column("attempts", "attempts that failed"),
-    text_column("error", "text of the last error"),
-    integer_column("missing", "its chunks without a result; none if their number is unknown"),
+    integer_column("attempts", "number of failed attempts"),
+    text_column("error", "last error message"),
+    integer_column("missing", "number of the file's chunks that have no result; none if unknown"),
 )
-"""One row for each file with a failed attempt."""
 
 PLACE: Final = ("dataset", "file", "tree")
 RANGE: Final = ("entry_start", "entry_stop")
@@ -71,8 +69,7 @@ RANGE: Final = ("entry_start", "entry_stop")
 
 @fact
 def failed_work(run: Run, chunks: Table, counted_chunks: Table, lifetimes: Table | None = None) -> Table:
-    """Failed attempts, with FAILED_COLUMNS."""
-    # copying some rows of these columns costs less than copying whole rows
+    # copying only these columns is cheaper than copying whole rows
     own = ("dataset", "file", *RANGE, "worker", "start", "error", "key", "run_id", "attempt", "outcome", "wall_seconds")
     used = pc.is_in(chunks["id"], value_set=counted_chunks["id"].combine_chunks())
     rows = chunks.select([*own, "bytes_requested"]).filter(pc.invert(used)).to_pylist()
@@ -90,7 +87,10 @@ def failed_work(run: Run, chunks: Table, counted_chunks: Table, lifetimes: Table
 
 
 def _failed_tasks(run: Run, chunks: Table, counted: Table, lifetimes: Table | None) -> Iterator[Row]:
-    """Attempts of tasks that did not succeed; their chunk comes from the scheduler, or from another attempt at it."""
+    """Rows for task attempts that did not succeed.
+
+    Details of the chunk come from the scheduler or from another attempt at the same task.
+    """
     tasks = run.tasks
     if tasks is None:
         return
@@ -102,7 +102,7 @@ def _failed_tasks(run: Run, chunks: Table, counted: Table, lifetimes: Table | No
     seconds = stop - start
     if lifetimes is not None:
         start, stop = estimated_intervals(Records.of(run, lifetimes, chunks, counted), tasks)
-        # one that was only queued on a lost worker took no time
+        # an attempt that was only queued on a lost worker took no time
         seconds = np.where(having(tasks["outcome"], LOST) & np.isnan(start), 0.0, stop - start)
     names = ("dataset", "file", *RANGE)
     others = chunks.select(["key", *names])
@@ -116,9 +116,10 @@ def _failed_tasks(run: Run, chunks: Table, counted: Table, lifetimes: Table | No
 
 @fact
 def missing_work(run: Run, counted_chunks: Table) -> Table:
-    """Requested chunks without a result, and files without chunks, with ASKED_COLUMNS.
+    """Requested chunks without a result, and files without chunks (ASKED_COLUMNS).
 
-    The outcome of chunks without records is unknown."""
+    Runner calls that finished without chunk records are left out, because the outcome of their chunks is unknown.
+    """
     lost = pa.array([call.id for call in lost_calls(run) if call.outcome == FINISHED], pa.string())
     asked = recorded(run, "asked")
     asked = rows_where(asked, pc.invert(pc.is_in(asked["call"], value_set=lost)))
@@ -136,9 +137,10 @@ def missing_work(run: Run, counted_chunks: Table) -> Table:
 
 @fact
 def failed_files(run: Run, failed_work: Table, missing_work: Table | None = None) -> Table:
-    """Files with a failed attempt, with FAILED_FILE_COLUMNS."""
     if missing_work is None and run.asked is not None:
-        recorded(run, "asked")  # the requested chunks are not all known, so neither are a file's missing ones
+        recorded(
+            run, "asked"
+        )  # raises NotMeasuredError if some requested chunks are unknown, because any of them may be missing
     place = ["dataset", "file"]
     lacking: dict[tuple[str, str], int | None] = {}
     if missing_work is not None:
@@ -152,13 +154,12 @@ def failed_files(run: Run, failed_work: Table, missing_work: Table | None = None
 
 
 def _in_output(run: Run, counted_chunks: Table) -> Table:
-    """Chunks in the output of Runner calls that finished, and in the partial output of those that failed."""
+    """Chunks in the output of finished Runner calls and in the partial output of failed calls."""
     names = ["call", *PLACE, *RANGE]
     return pa.concat_tables([of_finished_calls(run, counted_chunks).select(names), partial_output(run).select(names)])
 
 
 def partial_output(run: Run) -> Table:
-    """Chunks in the partial output of Runner calls that failed, with ASKED_COLUMNS."""
     asked = recorded(run, "asked")
     parts = [asked.slice(0, 0)]
     for call in run.calls:
@@ -171,9 +172,9 @@ def partial_output(run: Run) -> Table:
 
 
 def _without(wanted: Table, done: Table, keys: list[str]) -> Table:
-    """First row of `wanted` for each key missing from `done`, sorted by key.
+    """First row in `wanted` for each key that is missing from `done`, sorted by key.
 
-    Unknown keys (Parquet has no trees) are equal to each other here; an Arrow join would treat them as different.
+    Two nulls compare equal, unlike in an Arrow join, because the tree is null for Parquet files.
     """
     number = codes(pa.concat_tables([wanted.select(keys), done.select(keys)]), keys)
     lacking = np.flatnonzero(~np.isin(number[: len(wanted)], number[len(wanted) :]))
@@ -182,14 +183,17 @@ def _without(wanted: Table, done: Table, keys: list[str]) -> Table:
 
 
 def _with_processor(run: Run, table: Table) -> Table:
-    """Rows with the processor of their call: results of one processor do not count for another."""
+    """Add a column with the processor of each row's call.
+
+    One processor's result does not count as another's.
+    """
     calls = pa.array([call.id for call in run.calls], pa.string())
     names = pa.array([call.processor for call in run.calls], pa.string())
     return table.append_column("processor", names.take(pc.index_in(table["call"], value_set=calls)))
 
 
 def skipped_data(run: Run) -> Iterator[str]:
-    """Data that coffea skipped because of errors (`skipbadfiles`) and that the output lacks, in words."""
+    """Messages about data that are missing from the output because coffea skipped them (`skipbadfiles`)."""
     if run.chunks is None or "chunks" in run.absent:
         return
     skipped, unread = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,))), _unread_files(run)
@@ -208,7 +212,7 @@ def skipped_data(run: Run) -> Iterator[str]:
 
 
 def _unread_files(run: Run) -> Table:
-    """Files that preprocessing could not open, in a Runner call that continued without them or outside any call."""
+    """Files that preprocessing could not open, except for files in failed Runner calls."""
     keys = ["processor", *PLACE]
     if run.preprocessing is None:
         return pa.table({key: pa.array([], pa.string()) for key in keys})
@@ -218,24 +222,21 @@ def _unread_files(run: Run) -> Table:
 
 
 def _outside_failed_calls(run: Run, table: Table) -> Table:
-    """Rows of Runner calls that returned their output, and rows outside any call."""
     failed = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
     return rows_where(table, pc.invert(pc.is_in(table["call"], value_set=failed)))
 
 
 def _named(rows: Table) -> str:
-    """Names of the first few files in these rows."""
     files = [str(file) for file in rows["file"].unique().to_pylist()]
     more = [f"and {len(files) - 3} more files"] if len(files) > 3 else []
     return ", ".join([*files[:3], *more])
 
 
 MissingFiles = Mapping[str, Mapping[str, str | None]]
-"""Files without any result, with their trees (Parquet has none), by dataset."""
+"""Maps each dataset to its files that have no result, and each file to its tree (None for Parquet)."""
 
 
 def files_in(rows: Iterable[Mapping[str, Any]]) -> MissingFiles:
-    """Files of these rows, with their trees, by dataset."""
     found: dict[str, dict[str, str | None]] = {}
     for row in rows:
         found.setdefault(row["dataset"], {})[row["file"]] = row["tree"]
@@ -244,7 +245,7 @@ def files_in(rows: Iterable[Mapping[str, Any]]) -> MissingFiles:
 
 @fact
 def unopened_files(missing_work: Table) -> MissingFiles:
-    """Files that preprocessing could not open: their chunks are unknown."""
+    """Files that preprocessing could not open, so their chunks are unknown."""
     return files_in(row for row in missing_work.to_pylist() if row["entry_start"] is None)
 
 
@@ -262,30 +263,31 @@ of_chunks = partial(metric, COUNT, group=CHUNKS)
 
 
 @of_chunks(
-    "missing", "requested chunks without a successful attempt", source="chunks that coffea requested, chunk records"
+    "missing", "requested chunks without a successful attempt", source="chunks requested by coffea, chunk records"
 )
 def num_missing_chunks(missing_work: Table) -> int:
-    """Requested chunks without a result, including all chunks of a Runner call that raised and so returned no output.
+    """Number of requested chunks that have no result.
 
-    Chunks of files that were never opened are not included.
+    If a Runner call raised an error, its chunks are included unless they are in a partial output. Chunks of files that
+    were never opened are not included.
     """
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 
-@of_chunks("failed attempts", "rows of `failed`", source="chunk records, tasks")
+@of_chunks("failed attempts", "rows in the table of failed attempts", source="chunk records, tasks")
 def num_failed_attempts(failed_work: Table) -> int:
-    """Failed attempts of chunks: errors, bad files, lost workers, unfinished or repeated work.
+    """Number of failed chunk attempts: errors, bad files, lost workers, and unfinished or repeated work.
 
-    Attempts that were cancelled, or only queued on a lost worker, are not included.
+    Attempts that were cancelled or were only queued on a lost worker are not included.
     """
     attempts, reason = having(failed_work["kind"], PROCESSOR), failed_work["reason"]
     queued = having(reason, LOST) & (moments(failed_work, "seconds") == 0)
     return int(np.count_nonzero(attempts & ~queued & ~having(reason, CANCELLED)))
 
 
-@of_chunks("unfinished attempts", "rows of `failed`", source="tasks")
+@of_chunks("unfinished attempts", "rows in the table of failed attempts", source="tasks")
 def num_unfinished_attempts(failed_work: Table) -> int:
-    """Attempts of chunks that ran when the run stopped; they are among the failed attempts."""
+    """Number of chunk attempts that were still running when the run stopped. They also count as failed."""
     unfinished = having(failed_work["reason"], UNFINISHED)
     return int(np.count_nonzero(unfinished & having(failed_work["kind"], PROCESSOR)))
 
@@ -293,29 +295,28 @@ def num_unfinished_attempts(failed_work: Table) -> int:
 @of_chunks(
     "files not opened",
     "requested files that preprocessing could not open",
-    source="files that coffea requested, records of preprocessing",
+    source="files requested by coffea, preprocessing records",
 )
 def num_missing_files(missing_work: Table) -> int:
-    """Files that preprocessing could not open; their chunks are unknown."""
+    """Number of files that preprocessing could not open. Their chunks are unknown."""
     return int(missing_work["entry_start"].null_count)
 
 
 def checked(run: Run) -> Run:
-    """The run, with the problems found in its records added to its own."""
+    """Add the problems found in a run's records to its list of problems."""
     return dataclasses.replace(run, problems=tuple(dict.fromkeys((*run.problems, *_found(run)))))
 
 
 def with_report(run: Run, report: Any, custom_metrics: Any) -> Run:
-    """A checked run with another coffea report, and the problems between the two."""
+    """Replace the coffea report of a checked run, and update the problems that result from comparing sources."""
     former = _found(run)
     own = tuple(problem for problem in run.problems if problem not in former)
     return checked(dataclasses.replace(run, coffea_report=report, custom_metrics=custom_metrics, problems=own))
 
 
 def _found(run: Run) -> list[str]:
-    """Problems found by cross-checking the records of a run."""
     found: list[str] = []
-    # reports are the user's own objects: reading them may raise anything
+    # reports are user-supplied objects, so reading them may raise any exception
     with reported(found.append, "whether data were skipped is unknown", Exception):
         found += skipped_data(run)
     with reported(found.append, "whether coffea's report covers the run is unknown", Exception):
@@ -324,7 +325,10 @@ def _found(run: Run) -> list[str]:
 
 
 def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) -> Row:
-    """Fileset of the files without any result; given the run's fileset, in its form and with its names."""
+    """Create a fileset of the files that have no result.
+
+    If the run's fileset is given, the result has the same format and names.
+    """
     if fileset is None:
         return {dataset: {"files": files} for dataset, files in lacking.items()}
     _check_fileset(fileset)
@@ -333,7 +337,10 @@ def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) ->
 
 
 def missing_items(missing: Table, fileset: Mapping[str, Any] | None) -> list[Any]:
-    """Chunks without a result, as work items; given the run's fileset, with its names and metadata."""
+    """Create work items for the chunks that have no result.
+
+    If the run's fileset is given, names and metadata are taken from it.
+    """
     from coffea.processor.executor import WorkItem
 
     given: dict[str, tuple[Any, Mapping[str, Any], Any]] = {}
@@ -352,13 +359,11 @@ def missing_items(missing: Table, fileset: Mapping[str, Any] | None) -> list[Any
 
 def _check_fileset(fileset: object) -> None:
     if not isinstance(fileset, Mapping):
-        raise TypeError(
-            f"pass the fileset of the run, a mapping from dataset names to files, not {type(fileset).__name__}"
-        )
+        raise TypeError(f"pass the run's fileset, a mapping from dataset names to files, not {type(fileset).__name__}")
 
 
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
-    """A dataset of a fileset reduced to these files (recorded without secrets), in its own form."""
+    """Restrict a dataset of a fileset to these files, given by their recorded names (which omit secrets)."""
     listed = dataset["files"] if isinstance(dataset, Mapping) else dataset
     own = [file for recorded, file in _by_recorded_name(listed).items() if recorded in files]
     if not isinstance(dataset, Mapping):
@@ -367,20 +372,20 @@ def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
 
 
 def _by_recorded_name(files: Iterable[Any]) -> Row:
-    """Files of a dataset by the names under which they were recorded.
+    """Files of a dataset, keyed by the names under which they were recorded.
 
     Raises
     ------
     MeasurementError
-        If several share a recorded name: which of them is missing is then unknown.
+        If several files share a recorded name, which makes the missing file ambiguous.
     """
     found: Row = {}
     for file in files:
         recorded = redacted(str(file))
         if recorded in found and str(found[recorded]) != str(file):
             raise MeasurementError(
-                f"several files were recorded as {recorded}, because their names differ only in masked secrets: "
-                "which of them is missing is unknown; use missing_fileset() without a fileset"
+                f"several files were recorded as {recorded}, because their names differ only in "
+                f"masked secrets, so it is unknown which of them is missing; use missing_fileset() without a fileset"
             )
         found[recorded] = file
     return found

@@ -1,7 +1,7 @@
-"""Phases of a chunk and classes of both ledgers, in one table.
+"""Tables of the chunk phases and of the classes in both ledgers.
 
-Ledgers, their metrics, the verdict, comparisons, stragglers, colours, plots and exports read it. A new class is one
-entry here; a new phase is one in `records.chunks`, which this module re-exports.
+To add a class, add an entry here. To add a phase, add an entry in `records.chunks`, which this module re-exports. The
+ledgers, their metrics, the verdict, comparisons, plots and exports all use these tables.
 """
 
 # ruff: noqa: F403, F405
@@ -40,70 +40,73 @@ REREAD: Final = "re-read"
 METADATA: Final = "metadata"
 OTHER_FILES: Final = "other files"
 
+NEW_BYTES: Final = "in files"
+REWRITTEN: Final = "rewritten"
+OTHER_WRITES: Final = "other writes"
+
 Work = Literal["useful", "waiting", "overhead", "lost", "of others", "idle", "unaccounted"]
-"""Purpose of a class's time or bytes."""
 
 Volume = Literal["events", "bytes", "chunks", "threads"]
 
 
 class Family(NamedTuple):
-    """Classes of similar meaning, which share a colour in bars, plots, pages and terminals."""
+    """A group of classes with similar meanings, which share a colour."""
 
     name: str
     label: str
-    """Text next to its colour."""
     light: str
-    """Colour on a light background."""
     dark: str
-    """Colour on a dark background."""
 
 
 COMPUTING: Final = Family("computing", "compute", "#2352C0", "#3D88EA")
 DECODING: Final = Family("decoding", "decompress, interpret", "#1A93D8", "#B1E0FB")
-READING: Final = Family("reading", "read", "#AD5C0C", "#F2930F")
+READING: Final = Family("reading", "read, write", "#AD5C0C", "#F2930F")
 OPENING: Final = Family("opening", "start-up, open", "#C87B04", "#F5D098")
 HANDLING: Final = Family("handling", "scheduling, transfer, merge", "#693A78", "#C0A0E6")
 TROUBLE: Final = Family("trouble", "waiting, failed", "#A40B23", "#E63C2B")
 IDLING: Final = Family("idling", "idle", "#7C828C", "#727884")
 FAMILIES: Final = (COMPUTING, DECODING, READING, OPENING, HANDLING, TROUBLE, IDLING)
-"""All colours that classes have: work is blue, storage orange, handling purple, trouble red, idle time grey.
+"""All families of classes. Work is blue, storage orange, handling purple, trouble red, and idle time grey.
 
-They were found by search: any two stay 9 apart (OKLab x 100) for eyes without a defect and with each of the three kinds
-of colour-blindness, and each has a contrast of 3:1 with white or light grey, or with black or dark grey.
+The colours were found by a search. Any two of them are at least 9 apart (OKLab x 100), both for normal vision and for
+each of the three kinds of colour blindness. Each colour has a contrast ratio of at least 3:1 with its background: white
+or light grey on light pages, black or dark grey on dark pages.
 """
+
+SERIES: Final = (
+    Family("series-0", "", "#005049", "#99C8C1"),
+    Family("series-1", "", "#5F9963", "#03892C"),
+    Family("series-2", "", "#212E01", "#DFF7D6"),
+    Family("series-3", "", "#546F4E", "#839F84"),
+)
+"""Greens for anything that is not a class, such as datasets and workers."""
 
 
 class TimeClass(NamedTuple):
-    """A class of the time ledger."""
-
     name: str
     work: Work
     family: Family
-    """Whose colour it has."""
     word: str | None
-    """Its cause, as findings name it."""
+    """Name of the cause in findings."""
     grows_with: Volume | None
-    """What comparisons scale it with; none if its seconds are compared as they are.
+    """Quantity by which comparisons scale the time in this class; None if they do not scale it.
 
-    While the client works, every thread is idle: such time grows with the number of threads, but the wall time does
-    not.
+    For example, all threads are idle while the client is working. The time in this class then grows with the number of
+    threads, although the wall time does not.
     """
     meaning: str
     task_kind: str | None = None
-    """Kind of the tasks whose entire time it holds."""
+    """Kind of task whose entire time belongs to this class."""
     from_scheduler: bool = False
-    """Whether only a scheduler records it."""
+    """Whether only a scheduler can record this class."""
     former_name: str | None = None
-    """Its former name, which still works."""
 
     @property
     def metric_name(self) -> str:
-        """Name of its metric."""
         return _metric_name(self.name)
 
     @property
     def alias(self) -> str | None:
-        """Former name of its metric."""
         return None if self.former_name is None else _metric_name(self.former_name)
 
 
@@ -112,137 +115,153 @@ def _metric_name(of_class: str) -> str:
 
 
 class ByteClass(NamedTuple):
-    """A class of the byte ledger."""
-
     name: str
     work: Work
     family: Family
-    """Family that gives the colour, the same as in the time ledger for a class of both."""
+    """A class in both ledgers has the same family in both."""
     metric_name: str
     meaning: str
     of_branches: bool = False
-    """Whether its bytes are known by branch."""
+    """Whether the bytes in this class are known for each branch."""
 
 
 # fmt: off
 TIME_CLASSES: Final = (
     TimeClass(COMPUTE, "useful", COMPUTING, "compute", "events",
-              "CPU time in process(), except decompression and interpretation."),
+              "CPU time in process(), excluding decompression and interpretation."),
     TimeClass(DECOMPRESS, "useful", DECODING, "decompression", "bytes",
-              "CPU time of the chunks' threads spent decompressing."),
+              "CPU time that chunk threads spent decompressing data."),
     TimeClass(INTERPRET, "useful", DECODING, "interpretation", "bytes",
-              "CPU time of the chunks' threads spent turning baskets into arrays (interpretation in uproot)."),
+              "CPU time that chunk threads spent turning baskets into arrays."),
     TimeClass(READ, "waiting", READING, "storage", "bytes",
-              "Waiting for storage in process(), or for branches that are preloaded."),
+              "Time spent waiting for storage in process(), or for preloaded branches."),
+    TimeClass(WRITE, "useful", READING, "writing", "events",
+              "Time spent writing files in process(): serializing, compressing and waiting for storage."),
     TimeClass(CONTENTION, "waiting", TROUBLE, "contention", "events",
-              "Runnable in process() without a free core: the thread sat in the run queue."),
+              "Time in process() during which the thread was runnable but waiting for a core."),
     TimeClass(LOCK, "waiting", TROUBLE, "interpreter lock", "events",
-              "Blocked in process() while other threads of the process held the interpreter lock (estimated)."),
+              "Time blocked in process() while other threads held the GIL (estimated)."),
     TimeClass(BLOCKED, "waiting", TROUBLE, "blocked", "events",
-              "Other time off the CPU in process(): sleep, locks, network services."),
+              "Other off-CPU time in process(), such as sleeping or waiting for locks or network services."),
     TimeClass(WAIT, "waiting", TROUBLE, "blocked", "events",
-              "Contention, interpreter lock and blocked together; a class in runs that do not record them separately."),
+              "Sum of contention, interpreter lock and blocked, for runs that did not record them separately."),
     TimeClass(STARTUP, "overhead", OPENING, "start-up", None,
-              "Imports, first tasks, and the extra time of each thread's first opening and first chunk."),
+              "Imports, delays before first tasks, and the extra time taken by each thread's first chunk."),
     TimeClass(OPEN, "overhead", OPENING, "metadata", "chunks",
-              "Opening files; building tree, schema and events."),
+              "Time spent opening files and building trees, schemas and events."),
     TimeClass(CHECKPOINT, "overhead", OPENING, "checkpoint", "chunks",
-              "Loading and saving checkpoints."),
+              "Time spent loading and saving checkpoints."),
     TimeClass(OVERHEAD, "overhead", HANDLING, "scheduler", "chunks",
-              "The rest of the processor's tasks: closing the file, compressing the result, the executor itself."),
+              "Other time in the processor's tasks: closing files, compressing results, running the executor."),
     TimeClass(MERGE, "overhead", HANDLING, "merge", "chunks",
-              "Tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
+              "Time spent in tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
     TimeClass(PREPROCESSING, "overhead", OPENING, "preprocessing", None,
-              "Reading the metadata of files before processing, and coffea's trace of the columns to preload.",
+              "Time spent reading file metadata before processing, including coffea's column tracing.",
               task_kind=task_records.PREPROCESSING),
     TimeClass(OTHER_TASKS, "of others", TROUBLE, "other tasks", None,
-              "Tasks on these workers that do not belong to this run's Runner calls.", task_kind=task_records.OTHER),
+              "Time spent in tasks that ran on the run's workers but outside its Runner calls.",
+              task_kind=task_records.OTHER),
     TimeClass(FAILED, "lost", TROUBLE, "failures", None,
-              "Failed attempts from start to end: error, worker lost, cancelled, repeated or unfinished."),
+              "Time spent on attempts that failed, lost their worker, or were cancelled, repeated or unfinished."),
     TimeClass(TRANSFER, "idle", HANDLING, "transfer", "chunks",
-              "Free slots whose task was waiting for its inputs.", from_scheduler=True),
+              "Slots left free while a task on the worker was waiting for its inputs.", from_scheduler=True),
     TimeClass(WORKER_OVERHEAD, "idle", HANDLING, "scheduler", "chunks",
-              "Free slots whose task was ready on the worker and had not started.",
+              "Slots left free although a task was ready on the worker.",
               from_scheduler=True, former_name="worker"),
     TimeClass(IN_FLIGHT, "idle", HANDLING, "scheduler", "chunks",
-              "Free slots while a task or its report was in transit to or from the worker.",
+              "Slots left free while a task or its report was in transit.",
               from_scheduler=True, former_name="on the way"),
     TimeClass(PAUSED, "idle", TROUBLE, "memory", "threads",
-              "Free slots of workers that Dask paused for memory: they start and fetch nothing.",
+              "Slots left free on workers that Dask paused because of their memory use.",
               from_scheduler=True),
     TimeClass(QUEUED, "idle", IDLING, "scheduler", "threads",
-              "Free slots while runnable tasks waited at the scheduler.", from_scheduler=True),
+              "Slots left free while runnable tasks were queued on the scheduler.", from_scheduler=True),
     TimeClass(MISPLACED, "idle", IDLING, "scheduler", "threads",
-              "Free slots while ready tasks waited on other workers.",
+              "Slots left free while ready tasks were waiting on other workers.",
               from_scheduler=True, former_name="idle: placement"),
     TimeClass(TAIL, "idle", IDLING, "tail", "threads",
-              "Free slots with nothing left to run while other threads still worked."),
+              "Slots that had nothing left to run while other slots were still busy."),
     TimeClass(CLIENT, "idle", IDLING, "client", "threads",
-              "Free slots with no task anywhere: the client was preparing or merging, or had not started."),
+              "Slots left free because there was no task: the client was preparing or merging, or had not started."),
     TimeClass(UNRECORDED, "unaccounted", IDLING, None, None,
-              "Slots without a recorded task while the client was stopped, and nothing was recorded."),
+              "Slots without a recorded task while the client was suspended."),
     TimeClass(RESIDUAL, "unaccounted", IDLING, None, None,
-              "Total minus all classes; close to 0 if everything is accounted for."),
+              "Total minus all other classes. The value is close to 0 if the ledger is complete."),
 )
-"""Classes of the time ledger, in the order in which they are shown."""
+"""Classes of the time ledger, in display order."""
 
 BYTE_CLASSES: Final = (
     ByteClass(PAYLOAD, "useful", READING, "bytes_payload",
-              "Bytes of baskets, pages or column chunks read for the first time.", of_branches=True),
+              "Bytes from baskets, pages or column chunks read for the first time.", of_branches=True),
     ByteClass(REREAD, "lost", TROUBLE, "bytes_reread",
-              "Bytes of baskets, pages or column chunks read again.", of_branches=True),
+              "Bytes from baskets, pages or column chunks that had already been read.", of_branches=True),
     ByteClass(METADATA, "overhead", OPENING, "bytes_metadata",
-              "Bytes of headers, keys, streamers, trees and schemas."),
+              "Bytes from headers, keys, streamers, trees and schemas."),
     ByteClass(OTHER_FILES, "useful", READING, "bytes_other_files",
-              "Bytes, of metadata as well, from files that process() opened itself, such as friend trees."),
+              "Bytes from files that process() opened itself, such as friend trees."),
     ByteClass(PREPROCESSING, "overhead", OPENING, "bytes_preprocessing",
-              "Bytes requested by coffea's preprocessing, with its trace of the columns to preload."),
+              "Bytes requested by coffea's preprocessing, including column tracing."),
     ByteClass(FAILED, "lost", TROUBLE, "bytes_failed",
               "Bytes requested by attempts that failed or whose result was not used."),
     ByteClass(RESIDUAL, "unaccounted", IDLING, "bytes_residual",
-              "Requested bytes in no other class; 0 if everything is accounted for."),
+              "Requested bytes that belong to no other class. The value is 0 if the ledger is complete."),
 )
-"""Classes of the byte ledger, in the order in which they are shown."""
+"""Classes of the byte ledger, in display order."""
+
+WRITTEN_CLASSES: Final = (
+    ByteClass(NEW_BYTES, "useful", READING, "bytes_in_files",
+              "Bytes by which the files grew that process() wrote with uproot, awkward or Arrow."),
+    ByteClass(REWRITTEN, "overhead", OPENING, "bytes_rewritten",
+              "Bytes that replaced earlier ones in these files, such as headers and directories of ROOT files."),
+    ByteClass(OTHER_WRITES, "useful", HANDLING, "bytes_other_writes",
+              "Bytes that chunk threads wrote in other ways, such as plain files and logs (Linux only)."),
+    ByteClass(FAILED, "lost", TROUBLE, "bytes_written_failed",
+              "Bytes written by attempts that failed or whose results were not used."),
+    ByteClass(RESIDUAL, "unaccounted", IDLING, "bytes_written_residual",
+              "The system's count minus all other classes; 0 if the ledger is complete."),
+)
+"""Classes of the write ledger, in display order."""
 # fmt: on
 
 OPENED: Final = "open_seconds"
 BUILD: Final = "build_seconds"
-"""Column that chunks lack if building events is in the other one, as before coffea 2025.11."""
+"""Column that is null if OPENED includes building events, as it did before coffea 2025.11."""
 
 PARTS_OF_WAIT: Final = (CONTENTION, LOCK, BLOCKED)
-"""Classes that used to be one, "wait", which still holds the time of chunks that do not separate them."""
+"""Classes formerly combined in "wait", which is still used for chunks recorded without them."""
 
 OLDER_NAMES: Final = {
     **{one.former_name: (one.name,) for one in TIME_CLASSES if one.former_name is not None},
     WAIT: PARTS_OF_WAIT,
 }
-"""Classes by their former name, or by that of their sum."""
+"""Maps each former name, and "wait", to the current classes."""
 
-FAMILY_OF: Final = {one.name: one.family for one in (*TIME_CLASSES, *BYTE_CLASSES)}
-"""Family of each class of both ledgers."""
+FAMILY_OF: Final = {one.name: one.family for one in (*WRITTEN_CLASSES, *TIME_CLASSES, *BYTE_CLASSES)}
 
 TIME_NAMES: Final = tuple(one.name for one in TIME_CLASSES)
 BYTE_NAMES: Final = tuple(one.name for one in BYTE_CLASSES)
 BUSY: Final = tuple(one.name for one in TIME_CLASSES if one.work not in {"idle", "unaccounted"})
 IDLE: Final = tuple(one.name for one in TIME_CLASSES if one.work == "idle")
-"""Reasons for free thread slots."""
 
 CLASS_OF_KIND: Final = {one.task_kind: one.name for one in TIME_CLASSES if one.task_kind is not None}
-"""Classes that hold the entire time of tasks, by task kind."""
 
 COLUMNS_OF: Final = {
     name: columns
     for name in BUSY
     if name != OVERHEAD and (columns := tuple(phase.column for phase in PHASES if phase.time_class == name))
 }
-"""Columns of chunks that make up a class. Task overhead is the rest of a task's time, including its result."""
+"""Maps each class to its chunk columns. Task overhead has none, because it is the remainder of the task's time."""
+
+WRITING: Final = COLUMNS_OF[WRITE]
+"""Columns that older measurements lack: their time is in compute and blocked."""
 
 
 def phases_of(chunks: Table) -> tuple[Phase, ...]:
-    """Phases that these chunks have: waiting in process() as one, split, or both if platforms differ."""
+    """Phases recorded for these chunks. Waiting in process() may be combined, split, or, on mixed platforms, both."""
     whole, parts = (any(chunks[name].null_count < len(chunks) for name in of) for of in ((UNSPLIT,), SPLIT))
     without = () if whole and parts else SPLIT if whole else (UNSPLIT,)
     without += (BUILD,) if is_opening_whole(chunks) else ()
+    without += tuple(name for name in WRITING if 0 < len(chunks) == chunks[name].null_count)
     return tuple(phase for phase in PHASES if phase.column not in without)
 
 
@@ -254,7 +273,7 @@ def is_opening_whole(chunks: Table) -> bool:
 
 
 def with_sum_of_waits(chunks: Table) -> Table:
-    """Chunks with all waiting in process() as one column, whether or not its parts were measured."""
+    """Combine all waiting in process() into one column, whether or not its parts were recorded separately."""
     parts = reduce(pc.add, (chunks[name] for name in SPLIT))
     place = chunks.schema.get_field_index(UNSPLIT)
     return chunks.set_column(place, chunks.field(place), pc.coalesce(chunks[UNSPLIT], parts))

@@ -1,5 +1,4 @@
-"""Time within process(): the profile, which functions and lines took it, from samples of threads; and sections named by
-the user."""
+"""Time within process(): the profile from thread samples, and user-defined sections."""
 
 from __future__ import annotations
 
@@ -23,10 +22,10 @@ from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
 from roastcoffea.metrics.chunks import by_name_and_dataset
 from roastcoffea.metrics.evaluation import Metrics
 from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
-from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Family
+from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Family, phases_of
 from roastcoffea.metrics.statistics import Numbers, amounts, places
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PHASES, PROFILE_COLUMNS, SECTION_COLUMNS, STATES
+from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PROFILE_COLUMNS, SECTION_COLUMNS, STATES
 from roastcoffea.records.columns import Column, Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
 from roastcoffea.sheets.presented import Presented
@@ -41,7 +40,7 @@ WORDS: Final = {"core": "on a core", "contention": "contention", "blocked": "blo
 STATE_SECONDS: Final = tuple(f"{state}_seconds" for state in STATES)
 
 READERS: Final = ("uproot/", "fsspec/", "fsspec_xrootd/", "XRootD/", "pyarrow/parquet/", "pyarrow/dataset.py")
-"""Files of libraries that are blocked only while they wait for storage, unless they decode."""
+"""Library files whose code, apart from decoders, blocks only while waiting for storage."""
 
 DECODERS: Final = (
     "uproot/compression.py",
@@ -49,12 +48,9 @@ DECODERS: Final = (
     "uproot/models/TBasket.py",
     "uproot/models/RNTuple.py",
 )
-"""Files of uproot that decompress and interpret."""
 
 
 class Place(NamedTuple):
-    """Where a thread was: a line of a function."""
-
     function: str
     file: str
     line: int
@@ -64,17 +60,15 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the function without its class and module."""
         return self.function.rpartition(".")[2]
 
     @property
     def package(self) -> str:
-        """Package of an installed function."""
         return self.file.partition("/")[0].removesuffix(".py")
 
 
 class Stack(NamedTuple):
-    """Frames from process() down, with samples and seconds by state."""
+    """Frames from process() to the innermost function, with samples and time by state."""
 
     dataset: str | None
     places: tuple[Place, ...]
@@ -82,25 +76,25 @@ class Stack(NamedTuple):
     seconds: float
     states: Mapping[str, float]
     chunk: int | None = None
-    """Its attempt, if that is the longest of the dataset."""
+    """ID of the attempt, if it is the dataset's longest."""
 
     @property
     def amounts(self) -> Row:
-        """Its amounts but seconds, by column of a table."""
         return {"samples": self.samples} | {f"{state}_seconds": self.states[state] for state in STATES}
 
     @property
     def runnable(self) -> float:
-        """Seconds on a core or waiting for one: on a busy host, these are more exact shares of CPU time."""
+        """Time spent on a core or waiting for one, in seconds.
+
+        On a busy host, CPU shares based on this sum are more accurate than those based on core time alone.
+        """
         return self.seconds - self.states["blocked"]
 
     @property
     def decodes(self) -> bool:
-        """Whether it decompresses or interprets."""
         return any(place.file.startswith(DECODERS) for place in self.places)
 
     def families(self) -> Iterator[tuple[Family, float]]:
-        """Seconds by family of classes of the time ledger, as its frames and states tell them."""
         decodes, reads = self.decodes, any(place.file.startswith(READERS) for place in self.places)
         yield DECODING if decodes else COMPUTING, self.states["core"] + self.states[UNKNOWN]
         yield READING if reads and not decodes else TROUBLE, self.states["blocked"]
@@ -109,26 +103,28 @@ class Stack(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """A frame of the tree: a place called from that of its parent.
+    """A frame in the call tree.
+
+    A frame's parent is the function that called it.
 
     Attributes
     ----------
     place : Place
         Function, file and line.
     seconds : float
-        Thread time in it, including its calls.
+        Thread time in the function, including its callees.
     self_seconds : float
-        Thread time in itself, without its calls.
+        Thread time in the function itself.
     samples : int
-        Samples with a thread in it or in its calls.
+        Number of samples in the function, including its callees.
     states : dict
         `seconds` by state: "core", "contention", "blocked", "unknown".
     datasets : dict
         `seconds` by dataset.
     families : dict
-        `seconds` by family of classes of the time ledger.
+        `seconds` by family of time ledger classes.
     children : list of Node
-        Frames it called, most time first.
+        Frames of its callees, sorted by decreasing time.
     """
 
     place: Place
@@ -142,14 +138,13 @@ class Node:
 
 
 ROOT: Final = Place("process()", "", 0)
-"""First frame of all stacks."""
 
 
 def stacks_of(rows: Table) -> Iterator[Stack]:
-    """Stacks with any time of a table with PROFILE_COLUMNS, summed over Runner calls.
+    """Stacks from a table with PROFILE_COLUMNS, summed over Runner calls. Stacks without time are left out.
 
-    What the interpreter calls in the middle of a function is time of that function: Dask's callback when garbage is
-    collected, and finalizers.
+    The interpreter may run finalizers and Dask's garbage collection callback inside any function. The time they take is
+    attributed to that function.
     """
     sums: dict[tuple[Any, ...], Numbers] = defaultdict(lambda: np.zeros(2 + len(STATES)))
     for row in rows.to_pylist():
@@ -160,7 +155,7 @@ def stacks_of(rows: Table) -> Iterator[Stack]:
     for (dataset, places, chunk), known in sums.items():
         samples, seconds, *states = known.tolist()
         unknown = seconds - sum(states)
-        # a rounding difference is no time in an unknown state
+        # a rounding difference does not count as time in an unknown state
         states.append(unknown if unknown > 1e-3 * max(samples, 1) else 0.0)
         if seconds:
             yield Stack(dataset, places, int(samples), seconds, dict(zip(ALL_STATES, states, strict=True)), chunk)
@@ -169,46 +164,46 @@ def stacks_of(rows: Table) -> Iterator[Stack]:
 PROFILE_FORMATS: Final = ("speedscope", "collapsed")
 _PLACE: Final = (
     text_column("dataset", "dataset in the fileset"),
-    text_column("function", "function, with its class"),
-    text_column("file", "its file; for installed packages relative to the directory of packages"),
-    integer_column("line", "line in the file"),
+    text_column("function", "function name, including its class"),
+    text_column("file", "file that defines the function; for installed packages, the path relative to site-packages"),
+    integer_column("line", "line number in the file"),
 )
 PLACE: Final = tuple(column.name for column in _PLACE)
 FUNCTION_COLUMNS: Final = (
     *_PLACE,
-    integer_column("samples", "samples with a thread at this line itself"),
-    seconds_column("self_seconds", "thread time at this line itself"),
-    seconds_column("total_seconds", "thread time at this line or in its calls"),
+    integer_column("samples", "number of samples on this line itself"),
+    seconds_column("self_seconds", "thread time spent on this line itself"),
+    seconds_column("total_seconds", "thread time spent on this line, including the functions that it calls"),
     *(
-        seconds_column(name, f"of self_seconds, {WORDS[state]}")
+        seconds_column(name, f'part of `self_seconds` in the state "{WORDS[state]}"')
         for state, name in zip(STATES, STATE_SECONDS, strict=True)
     ),
 )
-"""One row per sampled line of a function and dataset, most time first."""
+"""The table has one row per dataset and sampled line, sorted by decreasing time."""
 
 HOT_COLUMNS: Final = (
     *_PLACE,
-    text_column("leaf", "innermost function called there; none if the time was in the line itself"),
-    text_column("leaf_file", "its file"),
-    integer_column("leaf_line", "its line"),
+    text_column("leaf", "innermost function called from the line; none if the time was spent on the line itself"),
+    text_column("leaf_file", "file that defines the innermost function"),
+    integer_column("leaf_line", "line number in the innermost function"),
     *picked(PROFILE_COLUMNS, "samples", "seconds", *STATE_SECONDS),
-    Column("share", "number", None, "of all seconds of the dataset"),
+    Column("share", "number", None, "share of the dataset's sampled time"),
 )
-"""One row per line of user code, innermost function below it, and dataset."""
+"""The table has one row per dataset, line of user code, and innermost function called from the line."""
 
 
 class Profile(Presented):
-    """Functions and lines that took the time of process(), from samples of the threads that ran chunks.
+    """Time in process() by function and line, from thread samples.
 
-    Each thread is sampled about ten times a second; a sample stands for the time since the previous one. The relative
-    error of a share is about one over the square root of its samples. Threads started by a processor are not sampled.
+    Each thread is sampled about ten times a second, and each sample represents the time since the previous one. A share
+    based on n samples has a relative error of about 1/sqrt(n). Threads started by a processor are not sampled.
 
     Attributes
     ----------
     stacks : list of Stack
-        Where threads were, with seconds by state.
+        Sampled stacks, with time by state.
     absent : str or None
-        Why there is no profile.
+        Reason why there is no profile.
     """
 
     def __init__(self, stacks: Iterable[Stack] = (), absent: str | None = None) -> None:
@@ -217,7 +212,6 @@ class Profile(Presented):
 
     @classmethod
     def not_measured(cls, reason: str) -> Profile:
-        """Profile of a run without samples."""
         return cls(absent=reason)
 
     def __repr__(self) -> str:
@@ -230,22 +224,25 @@ class Profile(Presented):
 
     @property
     def seconds(self) -> float:
-        """Thread seconds of process() covered by the samples."""
+        """Thread time in process() covered by the samples, in seconds."""
         return sum(stack.seconds for stack in self.stacks)
 
     @cached_property
     def states(self) -> dict[str, float]:
-        """Seconds by state: "core", "contention" (runnable without a free core), "blocked" and "unknown"."""
+        """Thread time by state, in seconds.
+
+        The states are "core", "contention" (runnable but waiting for a core), "blocked" and "unknown".
+        """
         return dict(self.tree().states)
 
     @property
     def datasets(self) -> list[str | None]:
-        """Sampled datasets, most time first."""
+        """Sampled datasets, sorted by decreasing time."""
         seconds = self.tree().datasets
         return sorted(seconds, key=lambda name: -seconds[name])
 
     def tree(self, dataset: str | None = None) -> Node:
-        """Frames from process() down, for one dataset or all: the data of a flame graph."""
+        """Call tree of process() for one or all datasets, as used in flame graphs."""
         nodes: dict[tuple[Place, ...], Node] = {(): Node(place=ROOT)}
         for stack in self.stacks:
             if dataset not in (None, stack.dataset):
@@ -269,7 +266,10 @@ class Profile(Presented):
         return nodes[()]
 
     def collapsed(self) -> str:
-        """Collapsed stacks for flamegraph.pl and similar tools: frames from the dataset down, and microseconds."""
+        """Collapsed stacks for flamegraph.pl and similar tools.
+
+        Each stack starts with the dataset. Times are in microseconds.
+        """
 
         def word(part: object) -> str:
             return " ".join(str(part).replace(";", ",").split())
@@ -280,7 +280,10 @@ class Profile(Presented):
         return "".join(sorted(f"{';'.join(map(word, path))} {round(stack.seconds * 1e6)}\n" for stack, path in paths))
 
     def speedscope(self) -> Row:
-        """Content of a file for https://www.speedscope.app: for each dataset its time, total and by state."""
+        """Contents of a file for https://www.speedscope.app.
+
+        For each dataset, the file contains one profile of the total time and one for each state.
+        """
         frames: dict[Place, int] = {}
         found: dict[str, list[tuple[Stack, float]]] = {}
         for dataset in self.datasets:
@@ -318,26 +321,27 @@ class Profile(Presented):
         }
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
-        """Write the profile for a flame graph viewer, completely or not at all, and return the file's path.
+        """Write the profile to a file for a flame graph viewer, and return the path.
 
-        Without a profile, the file contains only the reason.
+        If there is no profile, the file contains only the reason.
 
         Parameters
         ----------
         path
-            The file.
+            File to write.
         file_format : {"speedscope", "collapsed"}
-            "speedscope" is JSON for https://www.speedscope.app, "collapsed" is text for flamegraph.pl and others.
+            "speedscope" is JSON for https://www.speedscope.app. "collapsed" is text for flamegraph.pl and similar
+            tools.
         overwrite
-            Overwrite an existing file.
+            Whether to overwrite an existing file.
 
         Raises
         ------
         MeasurementError
-            If the format is unknown, the file exists, or it cannot be written.
+            If the format is unknown, or if the file exists or cannot be written.
         """
         if file_format not in PROFILE_FORMATS:
-            raise MeasurementError(f"a profile has no format {file_format!r}; choose {', '.join(PROFILE_FORMATS)}")
+            raise MeasurementError(f"unknown profile format {file_format!r}; choose {', '.join(PROFILE_FORMATS)}")
         text = self.collapsed() if file_format == "collapsed" else json.dumps(self.speedscope(), allow_nan=False)
         file = Path(path)
         try:
@@ -349,7 +353,10 @@ class Profile(Presented):
         return file
 
     def functions(self) -> list[Row]:
-        """Rows with FUNCTION_COLUMNS, most time at the line itself first."""
+        """Sampled lines, sorted by the time spent on the line itself.
+
+        Each row has the columns in FUNCTION_COLUMNS.
+        """
         rows: list[Row] = []
         for stack in self.stacks:
             places, of = stack.places or (ROOT,), {"dataset": stack.dataset}
@@ -358,9 +365,9 @@ class Profile(Presented):
         return _summed(rows, FUNCTION_COLUMNS, ("self_seconds", "total_seconds"))
 
     def hot_functions(self) -> list[Row]:
-        """Rows with HOT_COLUMNS, most time first.
+        """Lines of user code with the functions they call, sorted by time.
 
-        The user's line is the innermost frame of a stack in user code, see `own_frame`.
+        Each row has the columns in HOT_COLUMNS. The line is that of the innermost frame in user code (see `own_frame`).
         """
         rows, of_dataset = [], self.tree().datasets
         for stack in self._known():
@@ -372,13 +379,15 @@ class Profile(Presented):
         return _summed(rows, HOT_COLUMNS, ("seconds",))
 
     def _known(self) -> Iterator[Stack]:
-        """Stacks that end in a known function."""
         return (
             stack for stack in self.stacks if stack.places and stack.places[-1].function not in (OTHER, NOT_SAMPLED)
         )
 
     def calls(self, chunk: int | None = None) -> dict[Call, tuple[float, int]]:
-        """Share of the CPU time, and samples, of calls from user code, of all attempts or of one, largest first."""
+        """Share of CPU time and number of samples for each call from user code, largest share first.
+
+        If an attempt is given, only its samples are used, and the shares are relative to its thread time.
+        """
         seconds: dict[Call, float] = defaultdict(float)
         samples = Counter[Call]()
         for stack in self._known():
@@ -391,7 +400,6 @@ class Profile(Presented):
         return {call: (seconds[call] / whole, samples[call]) for call in order}
 
     def sheets(self) -> list[Sheet]:
-        """Lines with the most time of their own, and their states."""
         if self.absent is not None:
             return [Sheet(title="profile", lead=[absence(self.absent)])]
         if not self.stacks:
@@ -400,7 +408,7 @@ class Profile(Presented):
 
         lines = pd.DataFrame(self.functions()).groupby(["function", "file", "line"], sort=False).sum(numeric_only=True)
         lines = lines[lines["samples"] > 0].sort_values("self_seconds", ascending=False, kind="stable")
-        # a rounding difference is no time, and has no sign
+        # rounding differences do not count as time; adding 0.0 removes the sign of -0.0
         lines["unknown_seconds"] = (lines["self_seconds"] - lines[[*STATE_SECONDS]].sum(axis=1)).round(3) + 0.0
         states = [state for state in ALL_STATES if self.states[state] > 0]
         rows: list[tuple[Cell, ...]] = [
@@ -417,14 +425,13 @@ class Profile(Presented):
         of_states = [Head(WORDS[state], SECOND, dispensable=1) for state in states]
         columns = [*heads, *of_states, Head("file:line", dispensable=2)]
         shares = ", ".join(f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in states)
-        notes = [f"{number(self.samples)} samples of {SECOND.text(self.seconds)} in process(): {shares}."]
+        notes = [f"{number(self.samples)} samples covering {SECOND.text(self.seconds)} in process(): {shares}."]
         if len(lines) > len(rows):
             notes.append(f"{number(len(rows))} of {number(len(lines))} lines.")
         return [Sheet(title="profile", columns=columns, rows=rows, notes=notes)]
 
 
 def _summed(rows: list[Row], columns: Sequence[Column], most: Sequence[str]) -> list[Row]:
-    """Rows with these columns, of each place the sums of what is in seconds and samples; largest sums first."""
     keys = [one.name for one in columns if one.kind == "text" or one.name.endswith("line")]
     steps = {one.name: (one.name, "sum") for one in columns if one.name not in keys}
     zero_if_none = pc.ScalarAggregateOptions(min_count=0)
@@ -433,15 +440,18 @@ def _summed(rows: list[Row], columns: Sequence[Column], most: Sequence[str]) -> 
 
 
 def own_frame(places: Sequence[Place]) -> int:
-    """Index of the innermost frame of user code: in the file or package of process(), or outside installed packages."""
-    # a processor of a library may do the work of the user's
+    """Index of the innermost frame in user code.
+
+    Code counts as user code if it is in the file or package of process(), or outside installed packages.
+    """
+    # a library's process() may call the user's process()
     firsts = list(takewhile(lambda place: place.name == "process", places)) or places[:1]
     return max((at for at, place in enumerate(places) if any(is_own(place, one) for one in firsts)), default=0)
 
 
 def is_own(place: Place, first: Place) -> bool:
     """Whether a place is in user code, given the place of process()."""
-    # a cell of a notebook is called In[...]
+    # notebook cells are named In[...]
     if place.file == first.file or place.file.startswith("In["):
         return True
     if place.file.startswith("<") or not place.file:
@@ -453,7 +463,6 @@ def is_own(place: Place, first: Place) -> bool:
 
 
 def _is_absolute(file: str) -> bool:
-    """Whether a path is absolute on this system or on Windows."""
     return file.startswith(("/", "\\")) or file[1:3] in (":\\", ":/")
 
 
@@ -474,73 +483,74 @@ LOADERS: Final = {
     "xgboost": (".load_model",),
     "yaml": (".full_load", ".load", ".load_all", ".safe_load", ".unsafe_load"),
 }
-"""Functions that load files, corrections and models, by package. Those in C have no frame."""
+"""Maps each package to its functions that load files, corrections or models. Functions written in C have no frames."""
 
 COLUMNAR: Final = (
     *("awkward", "boost_histogram", "coffea", "correctionlib", "dask_awkward", "hist", "numba", "numpy", "scipy"),
     *("uproot", "vector"),
 )
-"""Packages in whose functions columnar code is meant to spend its time."""
+"""Packages whose functions are expected to dominate columnar code."""
+
+ELEMENTWISE: Final = ("Array.__iter__", "Record.__getattr__", "Record.__getitem__")
+"""Functions in awkward that read a single element of an array."""
 
 
 class Call(NamedTuple):
-    """A line of user code, and what it calls of a library."""
-
     place: Place
     function: str | None
-    """The function with its package; for a function that loads something its name, even if others call it."""
+    """Name of the function, including its package. A loading function takes precedence over its callers."""
     package: str | None
     loads: bool
-    """Whether it loads a file, a correction or a model."""
     decodes: bool
-    """Whether that decompresses or interprets what was read."""
     is_process: bool
-    """Whether the line is in process() itself, or in the function that a task ran."""
+    """Whether the line is in process() itself or in a task's function."""
+    elementwise: bool
+    """Whether the line reads an awkward array one element at a time."""
 
     def __str__(self) -> str:
         return f"{self.place}{f' in {self.function}' if self.function else ''}"
 
 
 def call_of(stack: Stack) -> Call:
-    """Call from user code that a stack passes through."""
     places, own = stack.places, own_frame(stack.places)
     below = places[own + 1 :]
     loader = next((one for one in below if f".{one.function}".endswith(LOADERS.get(one.package, ("no loader",)))), None)
     first = loader or next(iter(below), None)
     name, package = (f"{first.package}.{first.function}", first.package) if first else (None, None)
     is_process = own == 0 or places[own].name == "process"
-    return Call(places[own], name, package, loader is not None, stack.decodes, is_process)
+    elementwise = any(one.package == "awkward" and one.function in ELEMENTWISE for one in below)
+    return Call(places[own], name, package, loader is not None, stack.decodes, is_process, elementwise)
 
 
 class UserLine(NamedTuple):
-    """A line of user code with all that it calls."""
+    """Time spent on a line of user code, including the functions that it calls."""
 
     place: Place
     calls: str | None
-    """Library function in which most of the time is; None for the line itself."""
+    """Library function with the most time, or None if the line itself takes the most time."""
     share: float
-    """Of the CPU time in process()."""
     seconds: float | None
-    """CPU seconds of a chunk; None if unknown."""
+    """CPU time per chunk in seconds, or None if unknown."""
 
 
 def process_cpu(chunks: Table | None) -> Numbers | None:
-    """CPU seconds of each chunk in process(); None if unknown."""
-    columns = [phase.column for phase in PHASES if phase.part == "CPU"]
-    if chunks is None or not len(chunks) or any(chunks[name].null_count == len(chunks) for name in columns):
+    """CPU time of each chunk in process(), in seconds, or None if unknown."""
+    if chunks is None or not len(chunks):
+        return None
+    columns = [phase.column for phase in phases_of(chunks) if phase.part == "CPU"]
+    if any(chunks[name].null_count == len(chunks) for name in columns):
         return None
     return sum((amounts(chunks, name) for name in columns), np.zeros(len(chunks)))
 
 
 @fact
 def profile(run: Run) -> Profile:
-    """Functions and lines that took the time of process()."""
     return Profile(stacks_of(recorded(run, "profile")))
 
 
 @fact
 def user_lines(profile: Profile, counted_chunks: Table | None = None) -> list[UserLine]:
-    """Lines of user code by CPU time, including what they call, largest first."""
+    """Lines of user code, sorted by CPU time. The time includes the functions that a line calls."""
     cpu = process_cpu(counted_chunks)
     sums: dict[Place, float] = defaultdict(float)
     most: dict[Place, str | None] = {}
@@ -555,7 +565,7 @@ def user_lines(profile: Profile, counted_chunks: Table | None = None) -> list[Us
 
 
 def profile_of(metrics: Metrics) -> Profile:
-    """Profile of a run; without one it is empty, with the reason in `.absent`."""
+    """Profile of a run. If there are no samples, the profile is empty and `absent` holds the reason."""
     try:
         found: Profile = metrics.evaluator.value("profile")
     except NotMeasuredError as reason:
@@ -565,13 +575,11 @@ def profile_of(metrics: Metrics) -> Profile:
 
 @table
 def functions(profile: Profile) -> Table:
-    """Lines of functions by dataset, with FUNCTION_COLUMNS."""
     return table_of_rows(FUNCTION_COLUMNS, profile.functions())
 
 
 @table
 def hot_functions(profile: Profile) -> Table:
-    """Lines of user code by dataset and what they call, with HOT_COLUMNS."""
     return table_of_rows(HOT_COLUMNS, profile.hot_functions())
 
 
@@ -581,24 +589,23 @@ SECTION_TOTALS: Final = (
     *picked(SECTION_COLUMNS, "name"),
     text_column("dataset", "dataset in the fileset"),
     *picked(SECTION_COLUMNS, "count", "wall_seconds", "self_seconds"),
-    seconds_column("cpu_seconds", "CPU time of the threads in it"),
+    seconds_column("cpu_seconds", "CPU time that threads spent in the section"),
     *picked(SECTION_COLUMNS, "max_seconds", "bytes"),
-    bytes_column("memory_peak", "highest resident memory of a process in it (track_memory)"),
-    integer_column("errors", "passes ended by an exception"),
+    bytes_column("memory_peak", "highest resident memory of a process in the section, if track_memory was used"),
+    integer_column("errors", "number of passes that raised an exception"),
 )
-"""One row per section and dataset, over all attempts; failed ones pass through sections as well."""
+"""The table has one row per section and dataset. It covers all attempts, including failed attempts."""
 
 
 @fact
 def section_totals(run: Run) -> Table:
-    """Sections by name and dataset, with SECTION_TOTALS."""
     chunks, passes = run.chunks, run.sections
     if chunks is None or passes is None:
         raise NotMeasuredError(reason_of_absence(run, "chunks" if chunks is None else "sections"))
     rows = places(passes["chunk"], chunks["id"].combine_chunks())
     datasets = chunks["dataset"].take(pa.array(rows, mask=rows < 0))
     keys = ["name", "dataset"]
-    # a sum is unknown if one pass did not measure it
+    # a sum is unknown if any pass was not measured
     steps = {
         name: (name, "max" if name in {"max_seconds", "memory_peak"} else "sum")
         for name in (column.name for column in SECTION_TOTALS)
@@ -608,12 +615,12 @@ def section_totals(run: Run) -> Table:
     return found.sort_by([(key, "ascending") for key in keys])
 
 
-@metric(STRUCTURE, group=CHUNKS, source="section records", formula="sums and maxima over attempts of chunks")
+@metric(STRUCTURE, group=CHUNKS, source="section records", formula="sums and maxima over chunk attempts")
 def sections(run: Run, chunks: Table, section_totals: Table) -> dict[str, dict[str, Row]]:  # noqa: ARG001
-    """Sections by name and dataset, over all attempts: {name: {dataset: {column: amount}}}.
+    """Totals for each section, over all attempts: {name: {dataset: {column: amount}}}.
 
-    Columns are `count`, `wall_seconds`, `self_seconds`, `cpu_seconds`, `max_seconds`, `bytes`, `memory_peak` and
-    `errors`. Amounts not tracked in every pass are None.
+    The columns are `count`, `wall_seconds`, `self_seconds`, `cpu_seconds`, `max_seconds`, `bytes`, `memory_peak` and
+    `errors`. An amount is None unless it was measured for every pass.
     """
     recorded(run, "sections")
     return by_name_and_dataset(section_totals)

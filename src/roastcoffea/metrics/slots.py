@@ -1,4 +1,4 @@
-"""Thread slots of workers over time: how many are busy, and why the others are free, moment by moment."""
+"""Worker thread slots over time: how many are busy, and why the other slots are free."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Integers, 
 from roastcoffea.records.workers import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
-"""What a tail waits for: the first of these kinds with a task on a worker or in flight."""
+"""Task kinds that idle slots may be waiting for in the tail, in order of precedence."""
 
 CLIENT_OF: Final = ("before", "between", "after")
-"""Periods without any task: before the first one, between tasks, after the last one."""
+"""Periods without tasks: before the first task, between tasks, and after the last task."""
 
 BLOCK: Final = 100_000
-"""Attempts and moments processed at once, which limits the memory."""
+"""Number of attempts or times to process at once, which limits memory use."""
 
 
 class Moments(NamedTuple):
-    """Moments of task attempts in seconds (one clock), one element per attempt.
+    """Times of task attempts in seconds, all on the same clock.
 
-    `worker` counts from 0, `kind` is an index into `records.tasks.KINDS`. The moments are in the order of these fields.
+    Each array has one element per attempt. `worker` is a zero-based index, and `kind` is an index into
+    `records.workers.KINDS`. An attempt's times increase in the order of these fields.
     """
 
     worker: Integers
@@ -51,9 +52,9 @@ class Moments(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """Workers, by the number that attempts use, and the threads that each offers from start to stop.
+    """Periods during which a worker is present, and the number of threads it provides.
 
-    Pauses have the same form, with 1 for `threads`.
+    Workers are numbered as in `Moments`. Pauses have the same form, with `threads` equal to 1.
     """
 
     worker: Integers
@@ -63,19 +64,17 @@ class Presence(NamedTuple):
 
 
 class _Changes(NamedTuple):
-    """Changes of a worker's amount, with their times."""
-
     worker: Integers
     time: Integers
     change: Numbers
 
 
 class Slots(NamedTuple):
-    """Reasons for free slots.
+    """Thread time of free slots, by cause.
 
-    `seconds` has the thread seconds of each cause by row and bin. `tail_of` splits the tail by `TAIL_OF`, `client_of`
-    the client's time by `CLIENT_OF`. `beyond` are busy seconds in excess of the worker's threads, or while it was
-    absent.
+    `seconds` contains the thread time for each cause, by row and bin. `tail_of` breaks down the tail by `TAIL_OF`,
+    and `client_of` breaks down the client's time by `CLIENT_OF`. `beyond` is the busy time beyond what a worker's
+    thread count or lifetime allows.
     """
 
     seconds: dict[str, Numbers]
@@ -85,7 +84,6 @@ class Slots(NamedTuple):
 
 
 def _of(part: Any, workers: Flags) -> Any:
-    """What is of some workers."""
     kept = workers[part.worker]
     return part._make(column[kept] for column in part)
 
@@ -100,15 +98,17 @@ def idle_slots(
     gaps: Presence,
     together: Integers,
 ) -> Slots:
-    """Idle time by cause.
+    """Divide idle time by cause.
 
-    At each moment the free slots of a worker are matched with its ready tasks, then with tasks that wait for their
-    inputs, then with assignments and reports in flight; while its `first` task is overdue, all these are its start-up.
-    A paused worker starts and fetches nothing: all its free slots are paused, and its ready tasks are a surplus for
-    other workers. Of free slots in `gaps` nothing is known. The slots that remain over all workers are matched with
-    tasks queued at the scheduler, then with the surplus of ready tasks; the rest is the tail while any task is on a
-    worker or in flight, and the client's otherwise. Each cause is split between workers in proportion to their free
-    slots. Workers with the same number in `together` count as all workers.
+    At each moment, a worker's free slots are matched first with its ready tasks, then with tasks that are waiting for
+    their inputs, and then with assignments and reports in flight. While the worker's `first` task is overdue, all of
+    these slots count as start-up. A paused worker neither starts nor fetches anything, so all of its free slots count
+    as paused, and other workers could run its ready tasks. Slots that are free during `gaps` count as unknown.
+
+    The remaining slots of all workers are matched with tasks that are queued on the scheduler, and then with ready
+    tasks whose own worker has no slot for them (the surplus). All other slots are attributed to the tail if a task is
+    on a worker or in flight, and otherwise to the client. The time for each cause is divided among the workers in
+    proportion to their free slots. Only workers with the same number in `together` are pooled.
     """
     seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP, UNRECORDED)}
     beyond, left, surplus = 0.0, [], []
@@ -126,7 +126,7 @@ def idle_slots(
     for number in groups:
         parts, rows, where = (attempts, free, ready), np.arange(axes.rows), axes
         if len(groups) > 1:
-            # those that could take over each other's tasks; a single group's are not copied
+            # workers in a group could take over each other's tasks; a single group is not copied
             own = together == number
             rows, parts = np.unique(axes.row[own]), (_of(attempts, own), _of(free, own), _of(ready, own))
             where = axes._replace(row=np.searchsorted(rows, axes.row), rows=len(rows))
@@ -152,17 +152,20 @@ CHANGES: Final = (
     (0, 0, 0, -1),  # seen
     (0, 0, 0, 0),  # presence, a pause, a gap
 )
-"""How each moment of an attempt changes the levels of its worker."""
+"""Change in its worker's levels at each event of an attempt."""
 
 
 def _fill(
     attempts: Moments, of_workers: Sequence[Presence], axes: Axes, seconds: dict[str, Numbers]
 ) -> tuple[_Changes, _Changes, float]:
-    """Count the causes within each worker; return the remaining free slots, the surplus of ready tasks, and busy time
-    in excess of threads."""
+    """Add up the time for each cause within each worker.
+
+    Returns the changes in remaining free slots, the changes in surplus ready tasks, and the busy time beyond what the
+    number of threads allows.
+    """
     times: list[tuple[Integers, Any]] = [(attempts.worker, moments) for moments in attempts[2:8]]
     times += [(spans.worker, moments) for spans in of_workers for moments in (spans.start, spans.stop)]
-    # a worker, a time of the run in as many bits as it needs, and three bits for the kind of change
+    # each key combines a worker, a time (in as many bits as the run needs), and three bits for the kind of change
     bits = int(axes.edges[-1]).bit_length()
     edges = [of << bits | axes.microseconds(moments) for of, moments in times]
     keys = np.concatenate([edge << 3 | min(kind, 6) for kind, edge in enumerate(edges)])
@@ -179,7 +182,7 @@ def _fill(
     worker, time = places >> bits, places & (1 << bits) - 1
 
     def changes(amounts: Numbers | Integers) -> _Changes:
-        # an amount is 0 at the end of each worker, so that the next one starts from 0
+        # each worker's sum ends at 0, so the next worker's sum starts from 0
         change = np.diff(amounts, prepend=0)
         at = np.flatnonzero(change)
         return _Changes(worker[at], time[at], change[at])
@@ -208,11 +211,12 @@ def _fill(
 
 
 def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> tuple[Numbers, Numbers]:
-    """Time of each cause in the slots that remain over all workers; and the tail's and the client's by part.
+    """Divide all workers' remaining free slot time by cause, and break down tail and client time.
 
-    At each moment, a cause takes a share of all free slots. The integral of that share acts as a clock: a worker's time
-    in that class is its free slots times the clock's advance. Events are changes of free slots, of surplus ready tasks
-    and of queued tasks; moments without a change; and edges.
+    At each moment, a cause takes a share of all free slots. The integral of this share over time acts as a clock: a
+    worker's time for the cause is the number of its free slots multiplied by the advance of the clock. An event is a
+    change in the number of free slots, surplus ready tasks or queued tasks, a change in what idle slots wait for, or a
+    bin edge.
     """
     marks, waits = _waits(attempts, axes)
     runnable, assigned = axes.microseconds(attempts.runnable), axes.microseconds(attempts.assigned)
@@ -251,7 +255,7 @@ def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> 
 
 
 def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
-    """What everything waits for from each time on: the place in TAIL_OF, followed by those in CLIENT_OF."""
+    """Times at which the reason for idle slots changes, and the new reasons as indices into (*TAIL_OF, *CLIENT_OF)."""
     assigned, seen = axes.microseconds(attempts.assigned), axes.microseconds(attempts.seen)
     kinds = [attempts.kind == KINDS.index(kind) for kind in TAIL_OF]
     covered = [union(assigned[kind], seen[kind]) for kind in kinds]

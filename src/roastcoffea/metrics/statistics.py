@@ -1,4 +1,4 @@
-"""Arrays of numbers from Arrow columns, their statistics, and their sums in bins of time."""
+"""NumPy arrays from Arrow columns, statistics, and sums in time bins."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 from pyarrow import Table
 
 Numbers = npt.NDArray[np.float64]
@@ -16,16 +17,16 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 OF_90_PERCENT: Final = 1.645
-"""Standard deviations to each side that hold 90 % of normally distributed values."""
+"""Half-width of the central 90 % of a normal distribution, in standard deviations."""
 
 
 def amounts(table: Table, name: str) -> Numbers:
-    """Column of amounts, with 0 for unknown ones."""
+    """Amounts in a column, with 0 for unknown amounts."""
     return _numbers(table[name], 0.0)
 
 
 def moments(table: Table, name: str) -> Numbers:
-    """Column of moments, with NaN for unknown ones."""
+    """Times in a column, with NaN for unknown times."""
     return _numbers(table[name], np.nan)
 
 
@@ -34,50 +35,47 @@ def _numbers(column: pa.ChunkedArray, unknown: float) -> Numbers:
 
 
 def integers(column: pa.ChunkedArray, unknown: int = 0) -> Integers:
-    """Column of integers, with this number for those not measured."""
+    """Integers in a column, with `unknown` for missing values."""
     return np.asarray(pc.fill_null(column, unknown).to_numpy(), dtype=np.int64)
 
 
 def having(column: pa.ChunkedArray, value: str | pa.ChunkedArray) -> Flags:
-    """Whether values equal this one, or the one in the same row."""
+    """Whether each value equals `value`, which may be a constant or another column."""
     return np.asarray(pc.fill_null(pc.equal(column, value), False).to_numpy(), np.bool_)
 
 
 def one_of(column: pa.ChunkedArray, values: pa.Array) -> Flags:
-    """Whether values are among these."""
     return np.asarray(pc.is_in(column, value_set=values).to_numpy(), np.bool_)
 
 
 def codes(column: pa.ChunkedArray) -> Integers:
-    """A number for each distinct value, in order of first appearance; null has one as well."""
+    """Integer codes for the values, in order of first appearance. Null also has a code."""
     encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
     return np.asarray(encoded.indices.to_numpy(), np.int64)
 
 
 def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers:
-    """Index of each value among the known ones; -1 for others and for null."""
+    """Index of each value in `known`, or -1 if the value is null or not in `known`."""
     values = known if isinstance(known, pa.Array) else pa.array(known, pa.string())
     found = pc.fill_null(pc.index_in(column, value_set=values, skip_nulls=True), -1)
     return np.asarray(found.to_numpy(), dtype=np.int64)
 
 
 def measured_values(column: pa.ChunkedArray) -> Numbers:
-    """Measured values of a column."""
     return np.asarray(column.drop_null().to_numpy(), dtype=np.float64)
 
 
 def clipped(starts: Numbers, stops: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
-    """Intervals cut to low and high; one outside has length zero."""
+    """Clip intervals to the range from `low` to `high`. An interval outside the range is clipped to zero length."""
     return np.clip(starts, low, high), np.clip(stops, low, high)
 
 
 def integral(starts: Numbers, stops: Numbers, heights: Numbers) -> float:
-    """Time integral of the sum of intervals, each with its own height."""
     return float(np.sum((stops - starts) * heights))
 
 
 def highest_concurrency(starts: Numbers, stops: Numbers) -> int:
-    """Most intervals at one moment; an interval may start at the instant when another ends."""
+    """Maximum number of overlapping intervals. Intervals that only touch do not overlap."""
     lasting = stops > starts
     starts, stops = np.sort(starts[lasting]), np.sort(stops[lasting])
     open_at_start = np.arange(1, len(starts) + 1) - np.searchsorted(stops, starts, side="right")
@@ -85,7 +83,7 @@ def highest_concurrency(starts: Numbers, stops: Numbers) -> int:
 
 
 def union(starts: Numbers, stops: Numbers, gap: float = 0.0) -> tuple[Numbers, Numbers]:
-    """Times covered by at least one interval, with gaps of up to this length, in order."""
+    """Merge intervals that overlap or are at most `gap` apart. The result is sorted by time."""
     order = np.argsort(starts, kind="stable")
     starts, until = starts[order], np.maximum.accumulate(stops[order])
     first = np.append(True, starts[1:] > until[:-1] + gap)[: len(starts)]
@@ -93,29 +91,37 @@ def union(starts: Numbers, stops: Numbers, gap: float = 0.0) -> tuple[Numbers, N
 
 
 def union_length(starts: Numbers, stops: Numbers) -> float:
-    """Total time covered by at least one interval."""
     begins, ends = union(starts, stops)
     return float(np.sum(ends - begins))
 
 
 def time_weighted_mean(times: Numbers, values: Numbers) -> float:
-    """Mean of a quantity over the time between its first and its last sample, linear between samples.
+    """Mean of a sampled quantity over time, interpolated linearly between samples.
 
-    Samples all taken at one moment have their plain mean.
+    If all samples were taken at the same time, it is the mean of the samples.
     """
     order = np.argsort(times, kind="stable")
     times, values = times[order], values[order]
     lasted = times[-1] - times[0]
-    return float(np.trapezoid(values, times) / lasted if lasted else values.mean())
+    return float(scipy.integrate.trapezoid(values, times) / lasted if lasted else values.mean())
+
+
+def nonnegative_fit(matrix: Numbers, target: Numbers) -> Numbers:
+    """Fit nonnegative coefficients by least squares, even if `nnls` fails (scipy 1.12 to 1.14, similar columns)."""
+    try:
+        fitted: Numbers = scipy.optimize.nnls(matrix, target)[0]
+    except (RuntimeError, np.linalg.LinAlgError):
+        fitted = scipy.optimize.lsq_linear(matrix, target, bounds=(0.0, np.inf)).x
+    return fitted
 
 
 MICROSECONDS: Final = 1_000_000
 
 
 class Axes(NamedTuple):
-    """Grid for thread seconds: time bins and a row for each worker.
+    """Grid for thread time, with time bins and a row for each worker.
 
-    `edges` are microseconds from `start` (Unix seconds), one more than the number of bins.
+    `edges` contains the bin edges in microseconds since `start`, which is in Unix seconds.
     """
 
     start: float
@@ -125,32 +131,34 @@ class Axes(NamedTuple):
 
     @property
     def bins(self) -> int:
-        """Number of bins."""
         return len(self.edges) - 1
 
     def microseconds(self, moments: Numbers) -> Integers:
-        """Time since the start, within the bins."""
+        """Convert times to microseconds since the start, clipped to the range of the bins."""
         since = np.clip(moments - self.start, 0, self.edges[-1] / MICROSECONDS)
         return np.rint(since * MICROSECONDS).astype(np.int64)
 
     def bin(self, times: Integers) -> Integers:
-        """Bin of each time; the end falls into the last one."""
+        """Index of the bin that contains each time. The last edge belongs to the last bin."""
         return np.minimum(np.searchsorted(self.edges, times, side="right") - 1, self.bins - 1)
 
     def sums(self, places: Integers, amounts: npt.NDArray[np.generic]) -> Numbers:
-        """Sums of amounts by row and bin; a place is row x bins + bin."""
+        """Sum amounts by row and bin. A place is the row index times the number of bins, plus the bin index."""
         sums: Numbers = np.bincount(places, amounts, self.rows * self.bins).astype(np.float64, copy=False)
         return sums.reshape(self.rows, self.bins)
 
 
 def axes(start: float, stop: float, row: Integers, rows: int, bins: int = 1) -> Axes:
-    """Bins of about equal width from start to stop, with edges at whole microseconds."""
+    """Divide the time from start to stop into bins of roughly equal width, with edges at whole microseconds."""
     length = round((stop - start) * MICROSECONDS)
     return Axes(start, np.rint(np.linspace(0, length, bins + 1)).astype(np.int64), row, rows)
 
 
 def spread(worker: Integers, start: Numbers, stop: Numbers, seconds: Numbers, axes: Axes) -> Numbers:
-    """Seconds by row and bin, each amount spread evenly over its duration; one without duration goes into one bin."""
+    """Spread each amount evenly over its duration, and sum the time by row and bin.
+
+    An amount without a duration goes into a single bin.
+    """
     begin, end = axes.microseconds(start), axes.microseconds(stop)
     lasting = end > begin
     rate = np.divide(seconds, end - begin, out=np.zeros(len(seconds)), where=lasting)
@@ -170,5 +178,4 @@ def spread(worker: Integers, start: Numbers, stop: Numbers, seconds: Numbers, ax
 
 
 def level_before(changes: Numbers) -> Numbers:
-    """Level at the start of each bin."""
     return np.asarray(np.cumsum(changes, axis=1) - changes)

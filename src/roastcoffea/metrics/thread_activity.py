@@ -1,5 +1,7 @@
-"""What occupied the workers' threads: attempts of tasks if a scheduler recorded them, otherwise of chunks, and what of
-it was start-up, the extra time of workers' first tasks and threads' first chunks."""
+"""Activity of worker threads, from task attempts or, if there was no scheduler, from chunk attempts.
+
+Start-up is the extra time taken by each worker's first task and each thread's first chunk.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ from roastcoffea.records.workers import UNFINISHED as LASTING
 
 
 class Records(NamedTuple):
-    """Records that a time ledger is built from; a worker is an index into `workers`."""
+    """Records from which a time ledger is built. Workers are given as indices into `workers`."""
 
     run: Run
     chunks: Table
@@ -57,17 +59,15 @@ class Records(NamedTuple):
     presence: Presence
     pauses: Presence
     gaps: Presence
-    """Times of which nothing was recorded, for each worker."""
     together: Integers
-    """Number of each worker's recorded run: workers with the same number could take over each other's tasks."""
+    """Index of the run that recorded each worker. Workers in the same run could take over each other's tasks."""
     born: Numbers
-    """When each worker's process was born in the run; NaN where that was before, or is not known."""
+    """Start time of each worker's process, or NaN if it is unknown or before the start of the run."""
     by: str = "dataset"
-    """What busy seconds are split by: a column of chunks and of preprocessing."""
+    """Column of chunk and preprocessing records by which busy time is broken down."""
 
     @classmethod
     def of(cls, run: Run, lifetimes: Table, chunks: Table, counted: Table) -> Records:
-        """Records of a run."""
         workers: list[str] = lifetimes["worker"].unique().to_pylist()
         worker = places(lifetimes["worker"], workers)
         parts = {part.id: part for part in run.merged}
@@ -97,7 +97,6 @@ class Records(NamedTuple):
 
     @property
     def offered(self) -> Numbers:
-        """Thread seconds of each span of a worker's presence."""
         return np.asarray((self.presence.stop - self.presence.start) * self.presence.threads)
 
 
@@ -107,26 +106,24 @@ def _presence(run: Run, spans: Table, worker: Integers, threads: Integers) -> Pr
 
 
 class Busy(NamedTuple):
-    """Attempts that occupied a thread: when, and for how many seconds by class and dataset."""
+    """Attempts that occupied a thread, with their times and the time spent in each class."""
 
     moments: Moments
     seconds: Mapping[str, Numbers]
     of: pa.Array
-    """Dataset, or the breakdown requested instead."""
+    """Each attempt's dataset or, for another breakdown, its value in the column `Records.by`."""
     failed: dict[str, float]
-    """Seconds of failed attempts by reason."""
     reasons: list[str]
-    """What is missing."""
     attempts: Attempts
 
 
 def busy_chunks(records: Records) -> Busy:
-    """Attempts of chunks and file openings, as the work that occupied threads."""
+    """Chunk attempts and file opens that occupied threads, for runs without a scheduler."""
     run, chunks = records.run, records.chunks
     used, wall = among(chunks, records.counted), amounts(chunks, "wall_seconds")
     seconds = _phase_seconds(records, used)
     seconds[phases.FAILED] = np.where(used, 0.0, wall)
-    # time in no phase
+    # time that belongs to no phase
     seconds[phases.OVERHEAD] = wall - sum(seconds.values())
     parts = [_attempts(chunks, PROCESSOR, seconds, records.by)]
     reasons = [*facts.why_calls_lack(run), *_incomplete_phases(records.counted)]
@@ -139,7 +136,7 @@ def busy_chunks(records: Records) -> Busy:
     table = pa.concat_tables(parts, promote_options="default")
     worker = places(table["worker"], records.workers)
     known, able = worker >= 0, _could_begin(table, worker, records)
-    # what has no worker is the client's tracing of columns
+    # attempts without a worker come from column tracing on the client
     if unknown := np.count_nonzero(~known & table["worker"].is_valid().to_numpy()):
         reasons.append(f"{unknown} attempts ran on unknown workers")
     table, worker = rows_where(table, known), worker[known]
@@ -164,7 +161,7 @@ def _attempts(table: Table, kind: str, seconds: Mapping[str, Numbers], of: str) 
 
 
 def _phase_seconds(records: Records, used: Flags) -> dict[str, Numbers]:
-    """Seconds by class from the chunks' phases, with start-up moved to its own; 0 for attempts that did not count."""
+    """Time that each chunk spent in each class, including start-up; 0 s for attempts whose result was not used."""
     chunks = records.chunks
     seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
     seconds[phases.STARTUP] = np.zeros(len(chunks))
@@ -177,29 +174,29 @@ def _phase_seconds(records: Records, used: Flags) -> dict[str, Numbers]:
 
 
 def _incomplete_phases(counted: Table) -> list[str]:
-    """Number of chunks without a phase, whose time is in no phase's class."""
+    """Message about chunks with incomplete phases. The missing time is attributed to another class."""
     names = ["outcome", *phases.SPLIT, *(column for columns in phases.COLUMNS_OF.values() for column in columns)]
     computed = phases.with_sum_of_waits(facts.with_outcome(counted.select(dict.fromkeys(names)), (OK,)))
-    null = {name: computed[name].is_null().to_numpy() for name in names if name not in phases.SPLIT}
+    optional = (*phases.SPLIT, *phases.WRITING)
+    null = {name: computed[name].is_null().to_numpy() for name in names if name not in optional}
     null[phases.BUILD] &= null[phases.OPENED]
     number = np.count_nonzero(np.logical_or.reduce([*null.values()]))
-    return [f"{number} chunks have incomplete phases: the missing time is in {phases.OVERHEAD}"] if number else []
+    return [f"{number} chunks have incomplete phases: the missing time counts as {phases.OVERHEAD}"] if number else []
 
 
 def sum_of(chunks: Table, columns: tuple[str, ...]) -> Numbers:
-    """Sum of these columns over measured values."""
     return sum((amounts(chunks, column) for column in columns), np.zeros(len(chunks)))
 
 
 MOMENTS: Final = ("runnable", "assigned", "arrived", "ready", "start", "stop", "seceded", "seen")
 COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", "startup_seconds", *MOMENTS)
-"""Columns of tasks used here: copying some rows of them costs less than copying whole rows."""
+"""Task columns used here. Copying only these columns is cheaper than copying whole rows."""
 
 REPEATED: Final = "repeated"
 
 
 def busy_tasks(records: Records, tasks: Table) -> Busy:
-    """Attempts of tasks that occupied threads, split by class with the records of their chunks."""
+    """Task attempts that occupied threads. Their time is divided into classes according to their chunk records."""
     run, tasks = records.run, tasks.select(COLUMNS)
     worker = places(tasks["worker"], records.workers)
     start, stop = estimated_intervals(records, tasks)
@@ -208,18 +205,16 @@ def busy_tasks(records: Records, tasks: Table) -> Busy:
     cancelled = having(tasks["outcome"], CANCELLED)
     rows = np.bincount(places(tasks["kind"], KINDS), minlength=len(KINDS))
     counts: Row = {
-        "attempts of tasks have no recorded times": np.sum(~known & ~cancelled & ~having(tasks["outcome"], LOST)),
-        # one that was cancelled may never have started
-        "attempts of tasks were cancelled on a worker: if they continued, that time counts as idle": np.sum(
+        "task attempts have no recorded times": np.sum(~known & ~cancelled & ~having(tasks["outcome"], LOST)),
+        # a cancelled attempt may never have started
+        "task attempts were cancelled on a worker: if they kept running, that time counts as idle": np.sum(
             ~known & (worker >= 0) & cancelled
         ),
         **{
-            f"attempts of {kind} tasks left no row": number - int(rows[KINDS.index(kind)])
+            f"{kind} task attempts left no row": number - int(rows[KINDS.index(kind)])
             for kind, number in (run.attempts or {}).items()
         },
-        "attempts of chunks have no recorded task: their time counts as idle": np.sum(
-            (chunk >= 0) & ~np.isin(chunk, task)
-        ),
+        "chunk attempts have no recorded task: their time counts as idle": np.sum((chunk >= 0) & ~np.isin(chunk, task)),
     }
     attempts = len(known)
     if not known.all():
@@ -232,10 +227,10 @@ def busy_tasks(records: Records, tasks: Table) -> Busy:
         *(["the scheduler did not report the number of task attempts"] if run.attempts is None else []),
         *(f"{number} {what}" for what, number in counts.items() if number > 0),
         *_incomplete_phases(records.counted),
-        *([f"{unrecorded} attempts of chunks left no record: their time is in no class"] if unrecorded else []),
+        *([f"{unrecorded} chunk attempts left no record: their time is not counted"] if unrecorded else []),
     ]
     seen = np.where(having(tasks["outcome"], LASTING), stop, np.fmax(moments(tasks, "seen"), stop))
-    # unknown moments are as late as possible
+    # unknown times are assumed to be as late as possible
     earlier = (moments(tasks, name) for name in ("ready", "arrived", "assigned", "runnable"))
     _, ready, arrived, assigned, runnable = accumulate(earlier, np.fmin, initial=start)
     kind = places(tasks["kind"], KINDS)
@@ -250,22 +245,23 @@ def busy_tasks(records: Records, tasks: Table) -> Busy:
 
 
 def estimated_intervals(records: Records, tasks: Table) -> tuple[Numbers, Numbers]:
-    """Start and stop of each attempt of the run's tasks; NaN for one that never started, or if unknown.
+    """Start and stop of each task attempt in the run, or NaN if it never started or the times are unknown.
 
-    Both are estimated for an attempt lost with its worker; an unfinished one lasts until the end of the run.
+    The times of attempts that were lost with their worker are estimated. Unfinished attempts are assumed to last until
+    the end of the run.
     """
     run, presence, worker = records.run, records.presence, places(tasks["worker"], records.workers)
     start, stop = (moments(tasks, name) for name in ("start", "stop"))
     lasting = having(tasks["outcome"], LASTING)
     stop[lasting] = run.stop
-    # the last element is for unknown workers
+    # the last element stands for unknown workers
     arrived, left = np.full((2, len(records.workers) + 1), [[run.stop], [0.0]])
     np.minimum.at(arrived, presence.worker, presence.start)
     np.maximum.at(left, presence.worker, presence.stop)
     lost = np.flatnonzero(having(tasks["outcome"], LOST) & np.isnan(start) & (worker >= 0))
     assigned = moments(tasks, "assigned") if len(lost) else start
     for number in np.unique(worker[lost]):
-        # from the moment a thread was free for them until the worker left
+        # a lost attempt lasted from the time a thread became free until the worker left
         threads = int(presence.threads[presence.worker == number].max())
         here = lost[worker[lost] == number]
         first = here[np.argsort(assigned[here], kind="stable")][:threads]
@@ -276,7 +272,7 @@ def estimated_intervals(records: Records, tasks: Table) -> tuple[Numbers, Number
     stop = np.fmin(stop, moments(tasks, "seceded"))
     others = having(tasks["kind"], OTHER)
     stop = np.where(others | lasting, np.minimum(stop, left[worker]), stop)
-    # work that others started before the run counts from its start, and none that they started after it
+    # other users' tasks count only while the worker is present in the run
     earliest = np.where(others, arrived[worker], -np.inf)
     latest = np.where(others, left[worker], np.inf)
     return np.maximum(np.minimum(start, latest), earliest), np.maximum(stop, earliest)
@@ -285,9 +281,10 @@ def estimated_intervals(records: Records, tasks: Table) -> tuple[Numbers, Number
 def _split(
     tasks: Table, duration: Numbers, chunk: Integers, task: Integers, records: Records
 ) -> tuple[dict[str, Numbers], pa.Array, dict[str, float], int]:
-    """Seconds by class of each attempt, its breakdown key, failed seconds by reason, attempts without a record.
+    """Divide the time of each task attempt into classes.
 
-    `chunk` numbers the tasks of the chunks' records, and `task` has these numbers for tasks; -1 for none.
+    Returns the time by class, the breakdown keys, the failed time by reason, and the number of attempts without a
+    chunk record. `chunk` and `task` contain matching numbers for chunk records and tasks, and -1 for unknown tasks.
     """
     chunks = records.chunks
     used, some = among(chunks, records.counted), np.flatnonzero(chunk >= 0)
@@ -313,7 +310,7 @@ def _split(
     for kind, name in phases.CLASS_OF_KIND.items():
         seconds[name] = np.where(having(tasks["kind"], kind) & ~lost, duration - began, 0.0)
     seconds[phases.STARTUP] = np.where(processor, seconds[phases.STARTUP], began)
-    # how another user's task ended does not concern this run
+    # the outcome of another user's task is irrelevant to this run
     seconds[phases.OTHER_TASKS] = np.where(other, duration, 0.0)
     wasted = np.where(lost & ~other, duration, 0.0)
     reason = np.where(repeated, len(OUTCOMES), places(tasks["outcome"], OUTCOMES))
@@ -333,7 +330,6 @@ def _split(
 
 
 def _of_openings(tasks: Table, records: Records) -> pa.Array:
-    """Dataset of the file opened by a preprocessing task, or another breakdown key."""
     openings, by = records.run.preprocessing, records.by
     if openings is None or not len(openings):
         return pa.nulls(len(tasks), pa.string())
@@ -345,15 +341,18 @@ def _of_openings(tasks: Table, records: Records) -> pa.Array:
 # Start-up
 
 FEWEST: Final = 3
-"""Fewest later chunks of a dataset, or later tasks, that establish what is usual."""
+"""Minimum number of later chunks in a dataset, or of later tasks, needed to determine the usual time."""
 
 SHORTEST: Final = 0.02
-"""Seconds below which nothing is start-up: clocks, caches and other processes cause that much. A first one is slow if
-it exceeds later ones by this, and by five median deviations."""
+"""Shortest delay that counts as start-up, in seconds. Shorter delays may be caused by clock errors, caches or other
+processes.
+
+A first chunk or task is slow if it exceeds the usual time both by this delay and by five median absolute deviations.
+"""
 
 
 def _usual(values: Numbers, code: Integers, of: Integers, fewest: int = 1) -> Numbers:
-    """Median of the values with each of these codes; NaN where they are too few."""
+    """Median value for each code, or NaN for codes with too few values."""
     import pandas as pd
 
     groups = pd.Series(values).groupby(code)
@@ -361,13 +360,15 @@ def _usual(values: Numbers, code: Integers, of: Integers, fewest: int = 1) -> Nu
 
 
 def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
-    """Extra seconds by class of each chunk that is the first of its thread.
+    """Extra time by class for each chunk that is the first on its thread.
 
-    The usual time is the median of later chunks of the dataset, scaled by how the worker's own later chunks compare to
-    that median; or the median of later chunks of the file, if that is more. If the worker or file has no later chunk,
-    and the chunk loaded no modules, the chunk itself may be slow: then only what first chunks have in common is
-    start-up. Datasets without later chunks are left out. Chunks are compared within their recorded run, which `of_run`
-    numbers. It is in classes in which libraries are loaded and functions compiled.
+    The usual time is the median over the dataset's later chunks, scaled by how the worker's own later chunks compare
+    with this median. If the median over later chunks of the same file is higher, it is used instead. If the worker or
+    the file has no later chunk and the first chunk loaded no modules, the chunk itself may be slow. In that case, only
+    the excess common to all first chunks counts as start-up. Datasets without later chunks are left out.
+
+    Chunks are compared within their recorded run, whose number is in `of_run`. Only classes in which libraries are
+    loaded or functions are compiled can have extra time.
     """
     names = (phases.OPEN, phases.INTERPRET, phases.COMPUTE, phases.LOCK, phases.BLOCKED, phases.WAIT)
     found = {name: np.zeros(len(chunks)) for name in phases.COLUMNS_OF if name in names}
@@ -379,12 +380,11 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     later_ones = np.bincount(worker[later], minlength=worker.max() + 1)[worker]
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
-        """Extra time of first chunks compared with the usual one."""
         rate = (seconds / size)[later]
         usual, every = (_usual(rate, dataset[later], dataset[rows], FEWEST) for rows in (first, later))
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
         slowness = np.nan_to_num(_usual(ratio, worker[later], worker), nan=1.0)
-        # from only a few, slowness is taken and speed is not
+        # a few chunks are enough to detect that a worker is slow, but not that it is fast
         slowness[later_ones < FEWEST] = np.maximum(slowness, 1.0)[later_ones < FEWEST]
         own = np.where(usual > 0, usual * slowness[first], _usual(rate, worker[later], worker[first]))
         # the same file takes longer on a slow worker
@@ -403,14 +403,14 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
                 continue
             excess = beyond(seconds, np.ones(len(chunks)))
             if name != phases.OPEN:
-                # what may scale with events is higher both per event and per chunk
+                # time that may scale with events must exceed the usual time both per event and per chunk
                 excess = np.minimum(excess, beyond(seconds, np.maximum(amounts(chunks, "events"), 1.0)))
             late[first] += np.where(certain, excess, np.minimum(excess, _in_common(excess, of_run[first])))
     return found
 
 
 def _first_of_threads(chunks: Table, used: Flags) -> tuple[Integers, Integers]:
-    """Completed chunks that are the first of their thread, and later ones."""
+    """Indices of completed chunks that were the first on their thread, and indices of later chunks."""
     known = used & having(chunks["outcome"], OK)
     for name in ("start", "thread", "worker"):
         known &= chunks[name].is_valid().to_numpy()
@@ -422,22 +422,24 @@ def _first_of_threads(chunks: Table, used: Flags) -> tuple[Integers, Integers]:
 
 
 def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
-    """Largest extra time of each first chunk that the other first chunks of its run support."""
+    """Upper limit on each first chunk's extra time, derived from the run's other first chunks."""
     found = np.zeros(len(beyond))
     for run in np.unique(of_run):
         own = beyond[of_run == run]
         if len(own) > 1:
             order, middle = np.sort(own), (len(own) - 2) // 2
-            # first chunks vary by a factor of two in what they have in common: the lower median of the others
+            # twice the lower median of the others, because the common excess of first chunks varies by a factor of two
             found[of_run == run] = 2.0 * order[middle + (np.searchsorted(order, own) <= middle)]
     return found
 
 
 def first_tasks(attempts: Moments, records: Records) -> Presence:
-    """Delays between each worker's first assignment and its first task's start, if longer than for later tasks.
+    """Periods in which each worker's first task was overdue.
 
-    For later tasks the delay runs from assignment to arrival and covers all workers of the recorded run, because a
-    worker may have no later task. Workers that started their first task as quickly as later ones are left out.
+    A first task is overdue from the time a later task would have arrived until the first task starts. The
+    usual delay between assignment and arrival is the median over later tasks on all workers of the recorded run,
+    because a worker may have no later task. Workers that started their first task as quickly as later tasks are left
+    out.
     """
     begun, assigned = np.full((2, len(records.workers)), np.inf)
     np.minimum.at(begun, attempts.worker, attempts.start)
@@ -454,11 +456,12 @@ def first_tasks(attempts: Moments, records: Records) -> Presence:
 
 
 def _could_begin(attempts: Table, worker: Integers, records: Records) -> Numbers:
-    """When each attempt could have begun in a pool without a scheduler: as it did, but for the first of a new process.
+    """Earliest possible start of each attempt, for a pool without a scheduler.
 
-    A pool begins a process when a chunk waits for one: once the Runner call began, or the run where there was no call,
-    and chunks come after the preprocessing of their call. So what lies between the birth of a process from then on and
-    its first attempt is start-up.
+    This is the actual start, except for the first attempt in a new process. A pool starts a process when a chunk is
+    waiting for one. The process can therefore start only after the start of the Runner call (or of the run, if there is
+    no call) and, for chunks, only after the call's preprocessing. The time from the start of the process to its first
+    attempt is start-up.
     """
     calls, start = records.run.calls, amounts(attempts, "start")
     asked = np.array([*(call.start for call in calls), records.run.start])
@@ -470,7 +473,7 @@ def _could_begin(attempts: Table, worker: Integers, records: Records) -> Numbers
     order = order[worker[order] >= 0]
     numbers, place = np.unique(worker[order], return_index=True)
     first, birth, found = order[place], records.born[numbers], start.copy()
-    # the operating system may tell it to have been born too early by two ticks
+    # the operating system may report process start times that are up to two ticks too early
     early = np.where(opening, asked[call], opened[call])[first] - 0.02
     new = (birth >= early) & (start[first] - birth > SHORTEST)
     found[first[new]] = birth[new]
@@ -478,25 +481,21 @@ def _could_begin(attempts: Table, worker: Integers, records: Records) -> Numbers
 
 
 def until_first_attempts(attempts: Moments) -> Presence:
-    """Times in which attempts could have begun and had not, where no scheduler hands them out."""
+    """Periods in which attempts could already have begun but had not, for runs without a scheduler."""
     late = np.flatnonzero(attempts.assigned < attempts.start)
     return Presence(attempts.worker[late], attempts.assigned[late], attempts.start[late], np.ones(len(late), np.int64))
 
 
 class StartUp(NamedTuple):
-    """Start-up of one worker."""
-
     worker: str
     seconds: float
-    """Thread seconds, as in the ledger."""
     idle_seconds: float
-    """Of these, seconds in which its threads waited for its first task."""
+    """Part of `seconds` that was spent waiting for the worker's first task."""
     modules: tuple[str, ...]
-    """Top-level modules loaded while its chunks ran, in order."""
+    """Top-level modules that were loaded while the worker's chunks ran, in order of loading."""
 
 
 def startup_of(rows: Table, idle: Mapping[str, float], chunks: Table) -> list[StartUp]:
-    """Start-up of each worker with any, longest first; `rows` are those of the time ledger."""
     known = chunks.select(["worker", "imports", "start"]).filter(chunks["imports"].is_valid()).sort_by("start")
     modules: dict[str, dict[str, None]] = defaultdict(dict)
     for row in known.to_pylist():

@@ -1,4 +1,4 @@
-"""The time ledger: what the workers' threads did, and why they were idle, in classes that do not overlap."""
+"""The time ledger, which divides worker thread time into activities and causes of idle time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints, with_sites
 from roastcoffea.metrics.facts import aggregated, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger, amount_of
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, metrics_of_classes
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.statistics import MICROSECONDS, Axes, axes, spread
 from roastcoffea.metrics.thread_activity import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
-"""Classes counted independently."""
 
 Breakdown = Literal["dataset", "worker", "file", "host", "endpoint", "site"]
 BREAKDOWNS: Final = get_args(Breakdown)
@@ -47,9 +46,10 @@ BREAKDOWNS: Final = get_args(Breakdown)
 
 @dataclass(eq=False, repr=False)
 class TimeLedger(Ledger[float]):
-    """Seconds of worker threads by class; `total` is threads x lifetime of their workers.
+    """Worker thread time by class, in seconds.
 
-    Without a ledger it is empty, and `absent` has the reason.
+    The total is the number of threads times the worker's lifetime, summed over workers. If thread time was not
+    measured, the ledger is empty and `absent` holds the reason.
     """
 
     name: ClassVar[str] = "time ledger"
@@ -57,33 +57,36 @@ class TimeLedger(Ledger[float]):
     unit: ClassVar[Unit] = SECOND
 
     rows: Table
-    """Seconds by `address` of the worker and `dataset` (null for time of no dataset), one column per class."""
+    """Time by worker `address` and `dataset`, with one column per class. `dataset` is null for time outside any
+    dataset.
+    """
     capacity: Mapping[str, float]
-    """Thread seconds by worker."""
+    """Available thread time of each worker, in seconds."""
     certificate: Certificate
     _: KW_ONLY
     failed: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the class "failed" by reason."""
+    """Time in the class "failed", by reason."""
     beyond: float = 0.0
-    """Busy seconds in excess of a worker's threads or lifetime; they are part of the residual."""
+    """Busy time beyond what a worker's thread count or lifetime allows. It is part of the residual."""
     tail_of: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of "idle: tail" by the tasks still on workers or in flight: "processor" if any, else "merge", else
-    "preprocessing", else "other"."""
+    """Time in "idle: tail", by the kind of task that is still on a worker or in flight. If there are several kinds,
+    the first of "processor", "merge", "preprocessing" and "other" takes precedence.
+    """
     client_of: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
+    """Time in "idle: client", divided into "before" the first task, "between" tasks, and "after" the last task."""
     records: Records | None = None
-    """Records that timelines, and rows by file, endpoint or site, are counted from."""
+    """Records from which timelines and breakdowns by file, endpoint or site are computed."""
     startup: list[StartUp] = field(default_factory=list)
-    """Start-up of each worker with any, longest first."""
+    """Start-up of the workers that spent any time on it, longest first."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """Host of each worker, if known."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Classes that were not measured, with the reason; the ledger does not contain them."""
+    """Classes that were not measured, with the reason for each class."""
     absent: str | None = None
 
     def __post_init__(self) -> None:
         sums = {name: float(known_sum(self.rows[name])) for name in COUNTED if name not in self.unknown}
-        # classes of older versions, and of the run's gaps, where there is time in them
+        # classes from older versions and for gaps in the run are kept only if they contain any time
         for name in (*([phases.WAIT] if phases.LOCK in sums else []), phases.UNRECORDED):
             if not sums[name]:
                 del sums[name]
@@ -93,12 +96,17 @@ class TimeLedger(Ledger[float]):
 
     @classmethod
     def not_measured(cls, reason: str) -> TimeLedger:
-        """Ledger of a run without thread time."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
         return cls(_rows_of([], [], {}), {}, certificate, absent=reason)
 
     def measured(self, name: str) -> float:
-        """Seconds of a class; see `Ledger.measured`."""
+        """Time in a class, in seconds.
+
+        Raises
+        ------
+        NotMeasuredError
+            If the class was not measured.
+        """
         refuse_if(name in self.unknown, self.unknown.get(name, ""))
         if name == phases.WAIT and name not in self:
             return sum(self.measured(part) for part in phases.PARTS_OF_WAIT)
@@ -109,7 +117,7 @@ class TimeLedger(Ledger[float]):
         if name in self._classes or not names or not self._classes.keys() >= {*names}:
             return super().__getitem__(name)
         now = " + ".join(f'"{one}"' for one in names)
-        warnings.warn(f'"{name}" of the time ledger is now {now}', DeprecationWarning, stacklevel=2)
+        warnings.warn(f'class "{name}" of the time ledger is now {now}', DeprecationWarning, stacklevel=2)
         return sum(self._classes[one] for one in names)
 
     def __contains__(self, name: object) -> bool:
@@ -122,15 +130,15 @@ class TimeLedger(Ledger[float]):
             names = ", ".join(f'"{name}"' for name, reason in self.unknown.items() if reason == why)
             lines.append(f"Not measured: {names}: {why}.")
         if self.get(phases.LOCK):
-            lines.append(f'"{phases.LOCK}" is estimated from the CPU time of other threads of the process.')
+            lines.append(f'"{phases.LOCK}" is estimated from the CPU time of other threads in the process.')
         return [*super()._notes(), *lines]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
-        """Seconds of each class by dataset, worker, file, host, endpoint or site, with their total; by worker and host
-        also the residual.
+        """Break down the thread time by dataset, file, worker, host, endpoint or site.
 
-        Idle time and merging belong to no dataset or file and have a row without one. The endpoint is the server that
-        XRootD read from, else the host of a file's URL; sites are known if the fileset names them.
+        Only the breakdowns by worker and host include the residual. Idle time and merges belong to no dataset or file,
+        so they appear in a row whose name is null. An endpoint is the server that XRootD read from or, for other
+        protocols, the host in the file's URL. Sites are known only if the fileset names them.
         """
         if what not in BREAKDOWNS:
             names = ", ".join(f'"{name}"' for name in BREAKDOWNS)
@@ -155,19 +163,27 @@ class TimeLedger(Ledger[float]):
         return frame
 
     def timeline(self, bins: int = 500, worker: str | None = None) -> pd.DataFrame:
-        """Threads by class over time, for all workers or for the one with this address.
+        """Number of threads in each class over time, for one or all workers.
 
-        Each row is a bin of `seconds` starting at `start` (Unix seconds, the index). Classes are means over the bin, so
-        that their sums x `seconds` add up to the ledger; `total` is the number of threads. A task's classes are spread
-        evenly over its duration; idle ones are exact.
+        Each row is a time bin. Its index `start` is in Unix seconds, and the column `seconds` contains its length. Each
+        class has a column with its mean number of threads in the bin, and `total` is the number of available threads.
+        The product of a class's column and `seconds`, summed over bins, equals the amount in the ledger. The time in a
+        task's classes is spread evenly over its duration, whereas the times of idle classes are exact.
+
+        Parameters
+        ----------
+        bins
+            Number of bins.
+        worker
+            Address of a worker. By default, all workers are included.
         """
         import pandas as pd
 
         if self.records is None:
-            raise NotMeasuredError(f"no timeline is available: {self.absent or 'the ledger was made without one'}")
+            raise NotMeasuredError(f"no timeline is available: {self.absent or 'the ledger was built without records'}")
         if worker is not None and worker not in self.capacity:
             raise KeyError(f"unknown worker {worker!r}; the workers are {', '.join(self.capacity)}")
-        # counted from scratch, so that a ledger need not keep the inputs
+        # recomputed, so that the ledger does not have to keep the inputs
         records, presence = self.records, self.records.presence
         start = records.run.start
         row = np.array([worker not in (None, name) for name in records.workers], np.int64)
@@ -194,12 +210,12 @@ def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[st
     STRUCTURE,
     group=TIME,
     source="task and chunk records, arrivals and departures of workers",
-    formula="busy seconds of tasks, split by the phases of their chunks; idle seconds counted by cause",
+    formula="busy time of tasks by chunk phase, and idle time by cause",
 )
 def time_ledger(
     run: Run, lifetimes: Table, chunks: Table | None = None, counted_chunks: Table | None = None
 ) -> TimeLedger:
-    """What the workers' threads did, and why they were idle; see `TimeLedger`."""
+    """Worker thread time by class: what threads did, and why they were idle (see `TimeLedger`)."""
     if chunks is None or counted_chunks is None:
         refuse_if(run.tasks is None, reason_of_absence(run, "chunks"))
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
@@ -207,7 +223,7 @@ def time_ledger(
     workers = records.workers
     busy, slots = _counted(records, _each_worker(records))
     without_times = run.tasks is not None and len(run.tasks) and not len(busy.moments.worker)
-    refuse_if(without_times, "no attempt of a task has recorded times")
+    refuse_if(without_times, "no task attempt has recorded times")
     offered = np.bincount(records.presence.worker, records.offered, len(workers))
     rows = _rows(records, busy, slots)
     waited = dict(zip(workers, slots.seconds[phases.STARTUP][:, 0].tolist(), strict=True))
@@ -225,8 +241,11 @@ def time_ledger(
         unknown=_unknown(run, counted_chunks),
     )
     total, residual = ledger.total or 0.0, ledger.residual or 0.0
-    amounts = {"of tasks exceed their workers' threads": ledger.beyond, "of thread time are unaccounted for": residual}
-    # clocks of a thread and its task may differ by 2 ms on a busy host, which runs shorter than 0.2 s show
+    amounts = {
+        "of task time exceeds the workers' threads": ledger.beyond,
+        "of thread time are unaccounted for": residual,
+    }
+    # on a busy host, the clocks of a thread and its task may differ by 2 ms, which matters for runs shorter than 0.2 s
     busy.reasons.extend(
         f"{SECOND.text(amount)} {what}" for what, amount in amounts.items() if abs(amount) > max(0.01 * total, 0.002)
     )
@@ -239,7 +258,6 @@ def _each_worker(records: Records) -> Axes:
 
 
 def _counted(records: Records, where: Axes) -> tuple[Busy, Slots]:
-    """What occupied threads, and why the others were free."""
     tasks = records.run.tasks
     if tasks is None:
         busy = busy_chunks(records)
@@ -260,10 +278,13 @@ def _counted(records: Records, where: Axes) -> tuple[Busy, Slots]:
 
 
 def _unknown(run: Run, counted: Table) -> dict[str, str]:
-    """Classes that were not measured, with the reason."""
     known = {phase.time_class for phase in phases.phases_of(counted)}
-    older = "recorded by an older version, or on a system without run-queue times of threads"
-    unknown = {name: f'{older}: "{phases.WAIT}" has their sum' for name in phases.PARTS_OF_WAIT if name not in known}
+    older = "recorded by an older version, or on a system without run-queue times for threads"
+    unknown = {
+        name: f'{older}: "{phases.WAIT}" contains their sum' for name in phases.PARTS_OF_WAIT if name not in known
+    }
+    if phases.WRITE not in known:
+        unknown[phases.WRITE] = f'recorded by an older version: it is in "{phases.COMPUTE}" and "{phases.BLOCKED}"'
     if run.tasks is None:
         of_scheduler = [one.name for one in phases.TIME_CLASSES if one.from_scheduler]
         return unknown | dict.fromkeys(of_scheduler, "not recorded without a scheduler")
@@ -271,7 +292,6 @@ def _unknown(run: Run, counted: Table) -> dict[str, str]:
 
 
 def _by(records: Records, what: str) -> Records:
-    """Records whose busy seconds are split by file, endpoint or site: there may be as many as chunks."""
     if what == "file":
         return records._replace(by=what)
     run = records.run
@@ -282,7 +302,6 @@ def _by(records: Records, what: str) -> Records:
 
 
 def _rows(records: Records, busy: Busy, slots: Slots) -> Table:
-    """Busy seconds by worker and dataset, and idle ones by worker."""
     workers = records.workers
     table = pa.table({"worker": busy.moments.worker, "dataset": busy.of, **busy.seconds})
     steps = {name: (name, "sum") for name in busy.seconds}
@@ -293,7 +312,7 @@ def _rows(records: Records, busy: Busy, slots: Slots) -> Table:
     return pa.concat_tables([of_busy, _rows_of(workers, [None] * len(workers), idle)])
 
 
-# Metrics of the ledger
+# Ledger metrics
 
 
 of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
@@ -301,15 +320,11 @@ of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
 @of_ledger(SECOND, phases.TOTAL, "time_ledger.total")
 def time_total_seconds(time_ledger: TimeLedger) -> Sourced:
-    """Worker threads x lifetime of their workers."""
+    """Number of threads times lifetime, summed over workers."""
     return time_ledger.sourced(time_ledger.total)
 
 
-for one in phases.TIME_CLASSES:
-    label = LABELS_OF.get(one.name, one.name)
-    of_class = partial(of_ledger, name=one.metric_name, alias=one.alias, label=label, meaning=one.meaning)
-    formula = f'time_ledger["{one.name}"]'
-    of_class(SECOND, formula=formula, inputs=("time_ledger",))(partial(amount_of, one.name))
+metrics_of_classes("time_ledger", SECOND, phases.TIME_CLASSES, of_ledger)
 
 MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}
 MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
@@ -317,7 +332,7 @@ MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
 
 @of_ledger(PERCENT, "busy", "100 x busy classes / total")
 def busy_percent(time_ledger: TimeLedger) -> float:
-    """Share of thread time in which a task ran."""
+    """Share of thread time during which a task ran."""
     total = time_ledger.total or 0.0
     refuse_if(not total, "no worker was present")
     return 100 * sum(time_ledger[name] for name in phases.BUSY if name in time_ledger) / total

@@ -1,4 +1,4 @@
-"""Every task of a cluster, recorded from outside."""
+"""Record every task on a Dask cluster."""
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from roastcoffea.monitor.shown import ReportComparison as ReportComparison
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
 
-# workers and schedulers import their modules from here, so nothing else may be imported along
+# workers and schedulers import modules of this package, so importing the package must import nothing else
 _MODULES: Final = {"ReportComparison": "shown", "Snapshot": "history", "TaskMonitor": "task_monitor"}
 
 

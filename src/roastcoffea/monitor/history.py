@@ -1,4 +1,4 @@
-"""The client's side of a monitor's log: states of tasks, snapshots of them, and the workers' views."""
+"""Client side of a monitor's log: task states, snapshots, and workers' views."""
 
 from __future__ import annotations
 
@@ -29,23 +29,20 @@ STATE_SIZE: Final = struct.calcsize(STATE.packing)
 NO_TIMES: Final = dict.fromkeys(("start", "stop", "transfer", "disk", "deserialize", "compute"))
 
 Key = str | int | float | tuple[Any, ...]
-"""Key of a task in Dask's form."""
 
 LINKS: Final = ("dependencies", "dependents", "waiting_for_data")
-"""Lists of keys in a worker's view."""
 
 GROWING: Final = ("transitions", "dependents")
-"""Lists of a worker's view that arrive piece by piece."""
+"""Lists in a worker's view to which each message appends."""
 
 FINISHED: Final = "finished"
 ALL: Final = "all"
-"""Counts of tasks in addition to their states."""
 
 CHUNK: Final = "chunk"
 
 
 def named(key: Any, kind: int = KINDS.index(OTHER), *chunk: Any) -> dict[str, Any]:
-    """A task as the scheduler names it: its key, its kind, and for a chunk the fields of coffea's item."""
+    """Return a task's key and kind and, for a chunk, the fields of coffea's work item."""
     task: dict[str, Any] = {"key": hashable(key), "kind": CHUNK if KINDS[kind] == PROCESSOR else KINDS[kind]}
     item = None
     if chunk:
@@ -56,16 +53,14 @@ def named(key: Any, kind: int = KINDS.index(OTHER), *chunk: Any) -> dict[str, An
 
 
 def hashable(key: Any) -> Key:
-    """A key before it became JSON, which has no tuples."""
     if isinstance(key, list):
         return tuple(map(hashable, key))
     if not isinstance(key, str | int | float):
-        raise TypeError(f"{key!r} is not the key of a task")
+        raise TypeError(f"{key!r} is not a task key")
     return key
 
 
 def from_json(view: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts of a worker's view that JSON has in another form: keys and transitions."""
     keys = {name: list(map(hashable, view[name])) for name in LINKS if name in view}
     transitions = [(str(state), float(moment)) for state, moment in view["transitions"]]
     return keys | {"key": hashable(view["key"]) if "key" in view else None, "transitions": transitions}
@@ -73,21 +68,22 @@ def from_json(view: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class History:
-    """States that tasks entered, in order of time (the client's clock, Unix seconds).
+    """State changes of tasks, in chronological order.
 
-    `states` has columns for `STATE_FIELDS`, with states, workers and types as text; `tasks` are the tasks by number.
+    `states` has the columns `STATE_FIELDS`, with strings for states, workers and types. Times are Unix seconds on the
+    client's clock. `tasks` is indexed by task number.
     """
 
     states: pa.Table
     tasks: Sequence[dict[str, Any]]
 
     def described(self) -> Iterator[dict[str, Any]]:
-        """States with their tasks: columns of `states`, `key`, `kind` and `chunk`."""
+        """Yield each state with its task: the columns of `states`, plus `key`, `kind` and `chunk`."""
         names = self.states.column_names
         columns = []
         for column in self.states.columns:
             is_text = not pa.types.is_primitive(column.type)
-            # arrays become objects in a quarter of the time, but would have NaN for a number that is none
+            # converting via NumPy takes a quarter of the time, but would turn missing numbers into NaN
             if column.null_count and not is_text:
                 columns.append(column.to_pylist())
             else:
@@ -97,41 +93,41 @@ class History:
             yield row | self.tasks[row["task"]]
 
     def latest(self, rows: int) -> History:
-        """Last state of each task known to the scheduler after this many rows."""
+        """Return each task's last state in the first `rows` rows, omitting forgotten tasks."""
         _, from_end = np.unique(self.states["task"].to_numpy()[:rows][::-1], return_index=True)
         return self.chosen(rows - 1 - from_end).known()
 
     def chosen(self, rows: Rows) -> History:
-        """These rows."""
         return replace(self, states=self.states.take(pa.array(rows)))
 
     def known(self) -> History:
-        """Those of tasks that the scheduler knows."""
         return replace(self, states=self.states.filter(pc.not_equal(self.states["state"], FORGOTTEN)))
 
 
 class Snapshot(Mapping[str, Any]):
-    """The scheduler's tasks at one moment; its fields are attributes as well as items.
+    """The scheduler's tasks at one moment.
+
+    The first five attributes can also be read as items, such as `snapshot["tasks"]`.
 
     Attributes
     ----------
     timestamp : datetime.datetime
-        The moment, with the local time zone, on the client's clock.
+        Time of the snapshot in the local time zone, according to the client's clock.
     time : float
-        The same in Unix seconds.
+        Time of the snapshot in Unix seconds, according to the client's clock.
     num_tasks : int
         Number of tasks.
     num_workers : int
         Number of workers.
     tasks : list of dict
-        `key` (tuples are kept), `state`, `worker` (None if no worker has it), `nbytes` (int, B) and `type` (None if not
-        known yet).
+        Each task's `key` (tuples stay tuples), `state`, `worker` (None unless a worker holds the task), `nbytes` (int,
+        B) and `type` (None until it is known).
     states : collections.Counter
-        Number of tasks by state.
+        Number of tasks in each state.
     prefixes : dict of collections.Counter
-        The same by task prefix.
+        Number of tasks for each prefix and state.
     reply : object
-        Result of the question passed to `TaskMonitor.snapshot`.
+        Return value of the `question` passed to `TaskMonitor.snapshot`.
     """
 
     PARTS = ("timestamp", "time", "num_tasks", "num_workers", "tasks")
@@ -147,24 +143,24 @@ class Snapshot(Mapping[str, Any]):
 
     @property
     def timestamp(self) -> datetime:
-        """The moment, with the local time zone."""
+        """Time of the snapshot in the local time zone."""
         return datetime.fromtimestamp(self.time, UTC).astimezone()
 
     @property
     def tasks(self) -> list[dict[str, Any]]:
-        """The tasks, in new objects at each access."""
+        """The tasks, as a new list on every access."""
         parts = ("key", "state", "worker", "nbytes", "type")
         return [{part: task[part] for part in parts} for task in self._latest().described()]
 
     @property
     def states(self) -> Counter[str]:
-        """Number of tasks by state."""
+        """Number of tasks in each state."""
         counts = self._latest().states["state"].value_counts().to_pylist()
         return Counter({count["values"]: count["counts"] for count in counts})
 
     @property
     def prefixes(self) -> dict[str, Counter[str]]:
-        """Number of tasks by prefix and state."""
+        """Number of tasks for each prefix and state."""
         counts: dict[str, Counter[str]] = {}
         for task in self._latest().described():
             counts.setdefault(key_split(task["key"]), Counter())[task["state"]] += 1
@@ -187,20 +183,21 @@ class Snapshot(Mapping[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """Records of one period, on the client's clock (Unix seconds)."""
+    """Records of one period between start and stop.
+
+    Times are Unix seconds on the client's clock. `attempts` has the columns `TASK_COLUMNS`, and `lifetimes` has
+    `LIFETIME_COLUMNS`.
+    """
 
     start: float
     stop: float
     history: History
     attempts: pa.Table
-    """With `TASK_COLUMNS`."""
     lifetimes: pa.Table
-    """With `LIFETIME_COLUMNS`."""
     views: list[dict[str, Any]]
     problems: list[str]
 
     def snapshots(self, interval: float) -> list[Snapshot]:
-        """Snapshots at each interval with any task."""
         moments = self.start + interval * np.arange(1 + math.floor((self.stop - self.start) / interval))
         states = self.history.states
         known = np.zeros(len(states) + 1, np.int64)
@@ -218,8 +215,6 @@ class Watched:
 
 
 class TaskLog:
-    """States and views of tasks, from the log of a monitor's plugin."""
-
     def __init__(self) -> None:
         log = self.cluster = ClusterLog()
         self._texts = log.texts
@@ -227,11 +222,9 @@ class TaskLog:
         self._packed = bytearray()
         self._tasks: list[dict[str, Any]] = []
         self._lost: list[int] = []
-        """Numbers of tasks whose names could not be read."""
+        """Numbers of tasks with unreadable names."""
         self._last: dict[int, int] = {}
-        """Last row of each task."""
         self._had_result: set[int] = set()
-        """Tasks that ever had a result."""
         self._views: dict[tuple[str, int], dict[str, Any]] = {}
         log.read_also({STATE: self._take_states, VIEWS: self._take_views})
 
@@ -240,7 +233,7 @@ class TaskLog:
         rows = payload[STATE_SIZE : STATE_SIZE + size]
         names = [named(*parts) for parts in json.loads(payload[STATE_SIZE + size :])]
         if len(rows) < size or size % self._layout.size:
-            raise ValueError("states of tasks are truncated")
+            raise ValueError("task states are truncated")
         found = np.frombuffer(rows, self._layout.dtype)
         codes = np.append(found["state"], found["before"][found["before"] != NO_STATE])
         if codes.max(initial=0) >= len(STATES):
@@ -255,7 +248,7 @@ class TaskLog:
 
     def _take_views(self, payload: bytes) -> None:
         worker, rows = json.loads(inflated(payload))
-        for row in rows:  # all are checked before any is taken
+        for row in rows:  # check all rows before accepting any
             row.update({"number": int(row["number"]), "dependents": row.get("dependents", [])} | from_json(row))
         for row in rows:
             view = self._views.setdefault((worker, row["number"]), {"worker": worker} | {name: [] for name in GROWING})
@@ -263,24 +256,25 @@ class TaskLog:
             view |= {name: value for name, value in row.items() if value is not None} | grown
 
     def __len__(self) -> int:
-        """Rows of states so far."""
         return len(self._packed) // self._layout.size
 
     def history(self, offset: float) -> History:
-        """States of tasks so far; `offset` is the scheduler's clock minus the client's."""
+        """Return all task states so far.
+
+        `offset` is the scheduler's clock minus the client's clock.
+        """
         found = self.since(0, offset)
         return found.chosen(np.argsort(found.states["time"].to_numpy(), kind="stable"))
 
     def since(self, first: int, offset: float) -> History:
-        """States from this row on, in the order written by the scheduler."""
+        """Return the task states from row `first` on, in the order in which the scheduler recorded them."""
         return self._of(np.arange(first, len(self)), offset)
 
     def last(self, offset: float) -> History:
-        """Last state of each task, including forgotten ones."""
         return self._of(np.fromiter(self._last.values(), np.int64), offset)
 
     def count(self) -> dict[str, Counter[str]]:
-        """Tasks by prefix: number in each state, with a result so far, and in total."""
+        """Count each prefix's tasks: in each state, with a result so far, and in total."""
         counts: dict[str, Counter[str]] = {}
         states = self.last(0.0).states
         for task, state in zip(states["task"].to_pylist(), states["state"].to_pylist(), strict=True):
@@ -291,7 +285,10 @@ class TaskLog:
         return counts
 
     def views(self, offset: float) -> list[dict[str, Any]]:
-        """Workers' views of tasks, with times on the client's clock; a task that returned is listed again."""
+        """Return the workers' views, with times on the client's clock.
+
+        A task that is forgotten by a worker and returns to the same worker has two views.
+        """
         clocks = self.cluster.attempts.clocks()
         return [
             timed_view(view, float(np.nan_to_num(clocks.get(worker, 0.0))) + offset)
@@ -300,7 +297,7 @@ class TaskLog:
         ]
 
     def _of(self, places: Rows, offset: float) -> History:
-        """History of these rows, without tasks whose names are lost; it shares names with later ones."""
+        """Return the history of these rows, omitting tasks whose names were lost."""
         rows = self._layout.rows(self._packed, places)
         rows = rows[(rows["task"] < len(self._tasks)) & ~np.isin(rows["task"], self._lost)]
         columns: dict[str, Any] = {name: rows[name] for name in self._layout.names}
@@ -316,13 +313,13 @@ class TaskLog:
 
 
 def timed_view(view: Mapping[str, Any], clock: float) -> dict[str, Any]:
-    """View of a task with its times on another clock, and the durations of its actions."""
+    """Convert the times in a task view to another clock, and add the duration of each action."""
     spans = [
         {"action": action, "start": start - clock, "stop": stop - clock, "source": source}
         for action, start, stop, source in view.get("startstops", ())
     ]
     transitions = [(state, moment - clock) for state, moment in view["transitions"]]
-    times: dict[str, float | None] = dict(NO_TIMES)  # None did not happen
+    times: dict[str, float | None] = dict(NO_TIMES)  # None: the action did not happen
     for span in spans:
         name = "disk" if span["action"].startswith("disk-") else span["action"]
         times[name] = (times.get(name) or 0.0) + span["stop"] - span["start"]

@@ -1,4 +1,4 @@
-"""Recorded tasks of a cluster: tables, plots and comparisons; saved and loaded."""
+"""Tasks recorded on a cluster: tables, plots, comparisons, saving and loading."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.compat import older_keywords
 from roastcoffea.errors import MeasurementError
 from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor import shown as tables
@@ -51,11 +52,9 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 TABLES: Final = ("tasks", "states", "attempts", "lifetimes")
 PERIOD: Final = "period"
-"""Column of saved tables with the number of the period."""
 
 
 def tables_of(watched: Watched) -> tuple[pa.Table, ...]:
-    """Tables of a period as they are saved, with keys and items of coffea as JSON."""
     rows = [
         {"key": json.dumps(task["key"]), "kind": task["kind"], "chunk": task["chunk"] and json.dumps(task["chunk"])}
         for task in watched.history.tasks
@@ -65,7 +64,7 @@ def tables_of(watched: Watched) -> tuple[pa.Table, ...]:
 
 
 def watched_of(period: Mapping[str, Any], tables: Iterable[pa.Table]) -> Watched:
-    """A saved period; raises if it is damaged."""
+    """Restore a saved period, and raise an error if it is damaged."""
     names, states, attempts, lifetimes = tables
     tasks = [
         row | {"key": hashable(json.loads(row["key"])), "chunk": row["chunk"] and json.loads(row["chunk"])}
@@ -87,22 +86,21 @@ def watched_of(period: Mapping[str, Any], tables: Iterable[pa.Table]) -> Watched
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a folder holds only a saved monitor, even a damaged one."""
     ours = {MONITOR_FILE, *(table_file(path, name).name for name in TABLES)}
     return holds_only(path, ours) and has_format(path / MONITOR_FILE, MONITOR_FORMAT)
 
 
 class RecordedTasks(Presented):
-    """Tasks recorded by a `TaskMonitor`. It prints and displays as a table of tasks.
+    """Tasks recorded by a `TaskMonitor`, printed and displayed as a table.
 
     Parameters
     ----------
     watched : iterable of Watched
-        Records of each period from a start to a stop.
+        Records for each period between start and stop.
     interval : float
-        Seconds between `snapshots`.
+        Seconds between consecutive `snapshots`.
     problems : iterable of str
-        Problems of the recording.
+        Problems encountered during recording.
     """
 
     def __init__(self, watched: Iterable[Watched], interval: float, problems: Iterable[str]) -> None:
@@ -110,158 +108,180 @@ class RecordedTasks(Presented):
         self._past = list(watched)
         self._problems = list(problems)
 
-    def watched(self) -> list[Watched]:
-        """All periods, including the scheduler's data so far."""
+    def _periods(self) -> list[Watched]:
         return list(self._past)
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the recording, such as dropped rows."""
+        """Problems encountered during recording, such as dropped rows."""
         of_periods = (problem for period in self._past for problem in period.problems)
         return list(dict.fromkeys(map(redacted, (*self._problems, *of_periods))))
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """The scheduler's tasks at each `interval` from start to stop or now, if there were any."""
-        return [snapshot for period in self.watched() for snapshot in period.snapshots(self.interval)]
+        """Snapshots of the scheduler's tasks, one per `interval`.
+
+        The last snapshot is taken at the stop or, while the monitor is running, at the current time. Times without
+        tasks are skipped.
+        """
+        return [snapshot for period in self._periods() for snapshot in period.snapshots(self.interval)]
 
     @property
     def attempts(self) -> pd.DataFrame:
-        """Each attempt that ended, or was active at the end: `Measurement.tasks` with the `kind` of `to_dataframe`."""
-        return _frame_of_tasks(tables.ATTEMPT_COLUMNS, attempts_of(self.watched()))
+        """Task attempts, including those still active at the end, one per row.
+
+        The columns are the same as in `Measurement.tasks`, but `kind` has the same values as in `to_dataframe`.
+        """
+        return _frame_of_tasks(tables.ATTEMPT_COLUMNS, attempts_of(self._periods()))
 
     def get_all_tasks(self) -> list[dict[str, Any]]:
-        """Everything known about each task, one dict per key, in order of first appearance.
+        """Return one dict per task key, in order of first appearance.
 
-        Names, units and meanings are those of `to_dataframe`; None is unknown. Tuple keys are kept. A task that was
-        computed more than once appears with its last successful attempt, or its last one if none succeeded.
+        The fields have the same names, units and meanings as in `to_dataframe`. Unknown values are None, and tuple keys
+        stay tuples. If a task was computed more than once, its fields describe the last successful attempt, or the
+        last attempt if none succeeded.
         """
-        watched = self.watched()
-        # states first: a task that ends in between then has an attempt, which completes its state
+        watched = self._periods()
+        # read the states first: if a task ends between the two reads, its attempt still supplies the result
         states = states_of(watched)
         attempts = tables.best_attempts(attempts_of(watched))
         return [tables.complete_task(task, attempts.get(key, {})) for key, task in states.items()]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Content of `get_all_tasks`, one row per task; meanings and units of columns are in `attrs["columns"]`."""
+        """Return the tasks as a DataFrame with one row per task.
+
+        The content is the same as in `get_all_tasks`. `attrs["columns"]` contains the meaning and unit of each column.
+        """
         return _frame_of_tasks(tables.MONITOR_COLUMNS, self.get_all_tasks())
 
     def per_worker(self) -> pd.DataFrame:
-        """Number and size of the results computed by each worker, one row per worker."""
+        """Return the number and size of the results computed by each worker."""
         return tables.per_worker(self.get_all_tasks())
 
     @property
     def worker_tasks(self) -> list[dict[str, Any]]:
-        """The workers' views of the tasks: one dict per task and worker; empty without `worker_view=True`.
+        """The workers' views of the tasks, one dict per task and worker.
 
-        A worker that fetched a result for another task holds it as well, without having computed it. A key that returns
-        to a worker after it was forgotten there is listed again. Times are Unix seconds on the client's clock. Names
-        are those of the worker's `TaskState`, in addition to ours:
+        The list is empty unless `worker_view=True` was passed.
 
-        - `key`, `worker`, `run_id`, `span`, `thread`, `annotations`, `metadata` (its plain values), `priority`,
+        In addition to the results that it computed, a worker holds results that it fetched as inputs for other tasks.
+        If a worker forgets a key and receives it again, the key is listed twice. Times are Unix seconds on the client's
+        clock. Most names are taken from the worker's `TaskState`:
+
+        - `key`, `worker`, `run_id`, `span`, `thread`, `annotations`, `metadata` (plain values only), `priority`,
           `resource_restrictions`;
-        - `state`: the last one before the worker released it; `transitions`: list of (state, time);
-        - `dependencies`: at most 1000 keys, with their number in `num_dependencies`; `dependents` and
-          `num_dependents`: the tasks that needed it while it was on this worker; `waiting_for_data`:
-          keys that it had to wait for; `who_has`: workers that had it, if this one fetched it; `coming_from`: the
-          one it was fetched from;
-        - `startstops`: list of action, start, stop and source as timed by Dask, and their sums in seconds:
-          `transfer`, `disk` (to and from), `deserialize`, `compute`; `start`, `stop` of computing;
-        - `duration`: computing seconds expected by Dask, as opposed to the measured `compute`; None for the
-          first tasks of a prefix, which have no expectation. `start_time`: when the worker passed it to a thread;
-          `stop_time`: Dask's, or `stop` if Dask does not set it;
-        - `nbytes` (B), `type`, `exception` and `traceback` (text); `suspicious_count`: times that a dependency was not
-          where the worker expected it; `suspicious`: number of workers that died while they had the task;
-        - `run_spec`: its call, as text without secrets; None without `run_spec=True`.
+        - `state`: the last state before the worker released the task; `transitions`: a list of (state, time) tuples;
+        - `dependencies`: a list of at most 1000 keys; `num_dependencies`: the total number of dependencies;
+          `dependents` and `num_dependents`: the tasks that needed this task while it was on this worker;
+          `waiting_for_data`: the keys for which the task had to wait; `who_has`: the workers that held the result, if
+          this worker fetched it; `coming_from`: the worker from which the result was fetched;
+        - `startstops`: the action, start, stop and source of each action timed by Dask; `transfer`, `disk` (reads and
+          writes), `deserialize` and `compute`: the total time of these actions in seconds; `start` and `stop`: when the
+          computation began and ended;
+        - `duration`: the compute time in seconds that Dask expected, unlike the measured `compute`; None for the first
+          tasks with a prefix; `start_time`: when the worker passed the task to a thread; `stop_time`: the time recorded
+          by Dask, or `stop` if Dask recorded no time;
+        - `nbytes` (B), `type`, `exception` and `traceback` (text); `suspicious_count`: how often a dependency was not
+          where the worker expected it; `suspicious`: the number of workers that died while the task was assigned to
+          them;
+        - `run_spec`: the task's call as text, with secrets redacted; None unless `run_spec` was passed.
 
-        None is unknown to the worker, or did not happen.
+        None means that the worker does not know the value, or that the action did not happen.
         """
-        watched = self.watched()
+        watched = self._periods()
         states = states_of(watched)
         return [tables.complete_view(view, states.get(view["key"], {})) for period in watched for view in period.views]
 
     def joined(self, measurement: Any) -> pd.DataFrame:
-        """Attempts of chunks' tasks with the chunks that they processed, a row per attempt.
+        """Join the attempts of chunk tasks to their chunks, one row per attempt.
 
         Parameters
         ----------
         measurement : Measurement or MetricsCollector
-            Of a collector that was open at the time. A task without a chunk record has the fields of coffea's work
-            item.
+            A collector that was open while the tasks ran, or its measurement. If a task has no chunk record, its row
+            contains the fields of coffea's work item.
         """
-        rows = joined_rows(attempts_of(self.watched()), measurement_of(measurement))
+        rows = joined_rows(attempts_of(self._periods()), measurement_of(measurement))
         return frame_of(table_of_rows(JOINED_COLUMNS, rows), JOINED_COLUMNS)
 
     def compare_with_report(self, report: Mapping[str, Any], measurement: Any = None) -> ReportComparison:
-        """Chunks as seen by their tasks, and their sums next to coffea's report.
+        """Compare chunks recorded from tasks with coffea's report.
 
         Parameters
         ----------
         report : mapping
             The report that a `Runner` with `savemetrics=True` returns with the output.
         measurement : Measurement or MetricsCollector, optional
-            Of a collector that was open at the time. Without it, the bytes read by chunks and their time in `process()`
-            are unknown.
+            A collector that was open while the tasks ran, or its measurement. Without this argument, the number of
+            bytes read by the chunks and the time they spent in `process()` are unknown.
 
         Returns
         -------
         ReportComparison
-            `chunks`: a row per chunk with a result, with its input and output bytes, bytes per event, throughput
-            and worker; `totals`: chunks, events, bytes and process seconds, of tasks and report, and the size of the
-            results, each with its unit. Why a number is missing is in `totals.attrs["missing"]`.
+            `chunks` has a row for each chunk that returned a result, with its input and output bytes, bytes per event,
+            throughput and worker. `totals` compares the numbers of chunks, events and bytes and the process time from
+            the tasks with those in the report, and includes the size of the results. `totals.attrs["missing"]` explains
+            why a number is missing.
 
         Raises
         ------
         TypeError, ValueError
-            If the report is not a mapping, or has no key of a report.
+            If the report is not a mapping, or has none of a report's keys.
         """
-        measured, watched = measurement_of(measurement), self.watched()
+        measured, watched = measurement_of(measurement), self._periods()
         return compared(joined_rows(attempts_of(watched), measured), report, measured is not None, bool(watched))
 
     @property
     def run(self) -> Run:
-        """Tasks and workers as a `Run`, for plots such as `plot_task_stream`."""
-        return monitor_run(self.watched())
+        """Tasks and workers as a `Run` for plots such as `plot_task_stream`."""
+        return monitor_run(self._periods())
 
-    def plot(self, *, ax: Axes | None = None, output_path: str | os.PathLike[str] | None = None) -> tuple[Figure, Axes]:
-        """Draw the number of tasks in each state over time.
+    @older_keywords(output_path="path")
+    def plot(
+        self, *, ax: Axes | None = None, path: str | os.PathLike[str] | None = None, overwrite: bool = False
+    ) -> tuple[Figure, Axes]:
+        """Plot the number of tasks in each state over time.
 
         Parameters
         ----------
         ax
-            Axes to draw on; by default a new figure.
-        output_path
-            File to save the figure to, overwriting an existing one.
+            Axes to draw on. By default, a new figure is created.
+        path
+            Output file. Its suffix (png, pdf or svg) selects the format.
+        overwrite
+            Overwrite an existing file.
 
         Raises
         ------
         ValueError
             If no task was recorded.
+        MeasurementError
+            If the file exists or cannot be written.
         """
-        return plot_states(self.watched(), ax, output_path)
+        return plot_states(self._periods(), ax, path, overwrite=overwrite)
 
     def sheets(self) -> Sequence[Sheet]:
-        """Tasks by prefix, as printed."""
-        return monitor_sheets(self.watched(), self.get_all_tasks(), self.problems)
+        return monitor_sheets(self._periods(), self.get_all_tasks(), self.problems)
 
-    def save(self, folder: str | os.PathLike[str], name: str | None = None, *, overwrite: bool = False) -> Path:
-        """Save the records so far, and return the path of the new folder.
+    @older_keywords(folder="path")
+    def save(self, path: str | os.PathLike[str], name: str | None = None, *, overwrite: bool = False) -> Path:
+        """Save the records so far in the folder `path/name`, and return its path.
 
         Parameters
         ----------
-        folder
-            Parent of the new folder.
+        path
+            Parent folder.
         name
-            Its name; by default the time at which the monitor started (UTC).
+            Name of the new folder. The default is the monitor's start time (UTC).
         overwrite
-            Overwrite a saved monitor of that name; a folder that holds anything else is never overwritten.
+            Overwrite a saved monitor with that name. A folder with any other content is never overwritten.
 
         Raises
         ------
         MeasurementError
-            If it exists or cannot be written.
+            If the folder exists or cannot be written.
         """
-        watched, folder = self.watched(), Path(folder)
+        watched, folder = self._periods(), Path(path)
         if not watched:
             raise MeasurementError("this TaskMonitor has recorded nothing: there is nothing to save")
         began = f"tasks-{datetime.fromtimestamp(watched[0].start, UTC):%Y-%m-%dT%H%M%SZ}"
@@ -286,17 +306,17 @@ class RecordedTasks(Presented):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> RecordedTasks:
-        """Load the saved records of a monitor.
+        """Load the records saved by a monitor.
 
         Raises
         ------
         MeasurementError
-            If there is none, or it cannot be read.
+            If the folder contains no saved records, or they cannot be read.
         """
         folder = Path(path)
         file = folder / MONITOR_FILE
         if not file.exists():
-            what = f"it has no {MONITOR_FILE}; pass the folder of one"
+            what = f"it has no {MONITOR_FILE}; pass the folder of a saved monitor"
             raise MeasurementError(f"{folder} is not a saved TaskMonitor: {what}")
         with reading(file):
             document = json_of(file)
@@ -316,7 +336,7 @@ class RecordedTasks(Presented):
 
 
 def _frame_of_tasks(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """DataFrame of tasks, with keys in Dask's form."""
+    """Convert tasks to a DataFrame that contains Dask's original keys."""
     import pandas as pd
 
     keys = [row["key"] for row in rows]

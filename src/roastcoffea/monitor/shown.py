@@ -1,4 +1,4 @@
-"""Displays of a monitor's tasks (live, as a table, as pictures), and polling of a cluster from outside."""
+"""Show a monitor's tasks in live displays, tables and plots, and poll a cluster."""
 
 from __future__ import annotations
 
@@ -41,61 +41,58 @@ if TYPE_CHECKING:
 WAY: Final = ("worker", "thread", "runnable", "assigned", "arrived", "ready", "start", "stop")
 END: Final = ("seen", "nbytes", "type", "outcome", "run_id", "span", "error")
 OF_ATTEMPTS: Final = ("prefix", *WAY, *END)
-"""Fields of a task from an attempt: in flight, on its thread, and at its end."""
 
 ENDS: Final = {OK: "memory", ERROR: "erred"}
-"""Most informative state of a task, by the outcome of its attempt."""
+"""Task state implied by the outcome of the attempt."""
 
 GONE: Final = ("released", "forgotten")
-"""States of a task whose result is gone."""
 
 NOT_BEGUN: Final = ("waiting", "queued", "no-worker")
-"""States of a task without a worker: if the scheduler releases it there, it was cancelled."""
+"""States in which a task has no worker. A task released from any of these states was cancelled."""
 
 RELEASED: Final = "released"
 FAILED: Final = "failed"
 
 OF_ATTEMPT: Final = {column.name: column for column in TASK_COLUMNS}
 
-LAST_STATE: Final = 'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...'
-GROUP: Final = RecordColumn("group", "text", None, "task group: tasks of one collection, or of one call")
+LAST_STATE: Final = 'last state on the scheduler before the task was forgotten: "memory", "erred", "processing", ...'
+GROUP: Final = RecordColumn("group", "text", None, "Dask's task group: the tasks from one collection or call")
 
-KIND: Final = RecordColumn("kind", "text", None, 'its role in coffea: "chunk", "preprocessing", "merge" or "other"')
-EXPECTED: Final = "duration expected by Dask on assignment, from earlier tasks of this prefix; none for the first"
+KIND: Final = RecordColumn("kind", "text", None, 'role in coffea: "chunk", "preprocessing", "merge" or "other"')
+EXPECTED: Final = "duration that Dask expected, based on earlier tasks with this prefix; none for the first task"
 
 MONITOR_COLUMNS: Final[tuple[RecordColumn, ...]] = (
     *(OF_ATTEMPT["key"], OF_ATTEMPT["prefix"], GROUP, KIND),
     RecordColumn("state", "text", None, LAST_STATE),
     *(OF_ATTEMPT[name] for name in WAY),
-    RecordColumn("duration", "number", "s", "time on the thread from start to stop"),
+    RecordColumn("duration", "number", "s", "time from start to stop on the thread"),
     RecordColumn("expected", "number", "s", EXPECTED),
-    RecordColumn("created", "number", "s", "when it first appeared at the scheduler (Unix time, the client's clock)"),
+    RecordColumn(
+        "created", "number", "s", "when the task first appeared on the scheduler (Unix time, the client's clock)"
+    ),
     *(OF_ATTEMPT[name] for name in END),
-    RecordColumn("attempts", "integer", "attempts", "finished attempts, with any outcome"),
-    RecordColumn("suspicious", "integer", None, "number of workers that died while they had the task"),
+    RecordColumn("attempts", "integer", "attempts", "number of finished attempts, whatever their outcome"),
+    RecordColumn("suspicious", "integer", None, "number of workers that died while the task was assigned to them"),
 )
-"""Fields of a task; times and result are those of its last successful attempt, if any."""
+"""Fields of a task. Times and results come from its last successful attempt, if there is one."""
 
 ATTEMPT_COLUMNS: Final = tuple(KIND if column.name == "kind" else column for column in TASK_COLUMNS)
-"""Fields of an attempt."""
 
 WORKER_COLUMNS: Final[tuple[RecordColumn, ...]] = (
     OF_ATTEMPT["worker"],
-    RecordColumn("tasks", "integer", "tasks", "tasks whose result it computed"),
-    RecordColumn("nbytes", "integer", "B", "size of these results in memory"),
+    RecordColumn("tasks", "integer", "tasks", "number of tasks whose results the worker computed"),
+    RecordColumn("nbytes", "integer", "B", "total size of these results in memory"),
     RecordColumn("mean_nbytes", "number", "B", "mean size of a result"),
-    RecordColumn("seconds", "number", "s", "time to compute them, summed over its threads"),
+    RecordColumn("seconds", "number", "s", "compute time of these tasks, summed over the worker's threads"),
 )
 
 VIEW_NAMES: Final = (
     *("key", "worker", "state", *NO_TIMES, "duration", "thread", "suspicious", "transitions", "startstops"),
     *("metadata", "run_spec", "dependents", "num_dependents", *READERS),
 )
-"""Fields of a task on a worker."""
 
 
 def attempts_of(watched: Iterable[Watched]) -> list[dict[str, Any]]:
-    """Attempts of tasks that ended in these periods, with keys in Dask's form and coffea's kinds."""
     attempts = []
     for period in watched:
         tasks = {str(task["key"]): task for task in period.history.tasks}
@@ -104,19 +101,18 @@ def attempts_of(watched: Iterable[Watched]) -> list[dict[str, Any]]:
 
 
 def states_of(watched: Iterable[Watched]) -> dict[Key, dict[str, Any]]:
-    """Furthest state of each task in these periods, in order of appearance."""
+    """Return each task's last state before its release, in the order in which tasks appeared."""
     states: dict[Key, dict[str, Any]] = {}
     for task in (task for period in watched for task in period.history.described()):
         known = states.setdefault(task["key"], task | {"created": task["time"]})
         task["suspicious"] = max(known["suspicious"], task["suspicious"])
         known["gone"] = task["state"] in GONE
-        if not known["gone"]:  # the last state that tells more than that the result is gone
+        if not known["gone"]:  # keep the last state before the result was released
             known |= {name: value for name, value in task.items() if value is not None}
     return states
 
 
 def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields of a task from its states and attempts, in the order of `MONITOR_COLUMNS`."""
     of_attempt = {name: attempt[name] for name in OF_ATTEMPTS if attempt.get(name) is not None}
     names = {"prefix": key_split(task["key"]), "group": key_split_group(task["key"])}
     known = {**task, **names, "attempts": attempt.get("attempts", 0), **of_attempt}
@@ -136,7 +132,7 @@ def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[s
 
 
 def fate_of(task: Mapping[str, Any]) -> str:
-    """Fate of a task of `get_all_tasks`; each has exactly one."""
+    """Classify a task from `get_all_tasks` by its fate. Each task has exactly one fate."""
     state, outcome = task["state"], task["outcome"]
     if state == "memory":
         return FINISHED
@@ -148,7 +144,6 @@ def fate_of(task: Mapping[str, Any]) -> str:
 
 
 def complete_view(view: Mapping[str, Any], of_scheduler: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker's view of a task with all names, and the scheduler's counts and expectations."""
     held = [state for state, _ in view["transitions"] if state not in GONE]
     empty: dict[str, Any] = {}
     if "described" in view:  # a worker does not send empty values
@@ -161,12 +156,14 @@ def complete_view(view: Mapping[str, Any], of_scheduler: Mapping[str, Any]) -> d
 
 
 def distance(start: float | None, stop: float | None) -> float | None:
-    """Difference between both; None if one is unknown."""
     return None if start is None or stop is None else stop - start
 
 
 def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
-    """Last successful attempt of each task, or the last one if none succeeded, with the number of attempts."""
+    """Return each task's last successful attempt, with the number of attempts.
+
+    If no attempt succeeded, the last attempt is returned.
+    """
     best: dict[Key, dict[str, Any]] = {}
     for attempt in attempts:
         before = best.get(attempt["key"])
@@ -178,7 +175,7 @@ def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any
 
 
 def per_worker(tasks: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Sums over the tasks computed by each worker; those with an unknown term are unknown."""
+    """Sum over the tasks computed by each worker. A sum with an unknown term is unknown."""
     import pandas as pd
 
     frame = pd.DataFrame([task for task in tasks if task["outcome"] == OK], columns=["worker", "nbytes", "duration"])
@@ -191,8 +188,8 @@ def per_worker(tasks: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
 
-REQUESTED: Final = "requested from the file (coffea's savemetrics, otherwise the chunk's own record)"
-OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without a record, that of the task"
+REQUESTED: Final = "bytes requested from the file (from coffea's savemetrics, otherwise from the chunk record)"
+OUTCOME: Final = f"chunk outcome: {OF_CHUNK['outcome'].meaning}; task outcome if the chunk has no record"
 JOINED_COLUMNS: Final[tuple[RecordColumn, ...]] = (
     *(OF_ATTEMPT[name] for name in ("key", "run_id", "prefix")),
     GROUP,
@@ -204,17 +201,19 @@ JOINED_COLUMNS: Final[tuple[RecordColumn, ...]] = (
 COMPARED_COLUMNS: Final[tuple[RecordColumn, ...]] = (
     *(OF_CHUNK[name] for name in ("dataset", "file", "entry_start", "entry_stop", "events")),
     RecordColumn("input_bytes", "integer", "B", REQUESTED),
-    RecordColumn("output_bytes", "integer", "B", "the task's result in memory, compressed if the executor does so"),
-    RecordColumn("bytes_per_event", "number", "B", "input bytes over events"),
+    RecordColumn(
+        "output_bytes", "integer", "B", "size of the task's result in memory, compressed if the executor compresses it"
+    ),
+    RecordColumn("bytes_per_event", "number", "B", "input bytes per event"),
     RecordColumn("seconds", "number", "s", "duration of the task"),
-    RecordColumn("throughput", "number", "B/s", "input bytes over the duration of the task"),
+    RecordColumn("throughput", "number", "B/s", "input bytes divided by the task's duration"),
     OF_ATTEMPT["worker"],
 )
 TOTAL_COLUMNS: Final[tuple[RecordColumn, ...]] = (
-    RecordColumn("quantity", "text", None, "what is compared; result_bytes are the sizes of results in memory"),
-    RecordColumn("unit", "text", None, "unit of the row's numbers"),
-    RecordColumn("tasks", "number", None, "sum over the tasks with a result"),
-    RecordColumn("report", "number", None, "coffea's report, which has no sizes of results"),
+    RecordColumn("quantity", "text", None, "compared quantity; result_bytes is the size of the results in memory"),
+    RecordColumn("unit", "text", None, "unit of the numbers in the row"),
+    RecordColumn("tasks", "number", None, "sum over the tasks that returned a result"),
+    RecordColumn("report", "number", None, "value in coffea's report, which contains no result sizes"),
     RecordColumn("difference", "number", None, "tasks minus report"),
 )
 
@@ -225,24 +224,17 @@ QUANTITIES: Final = {
     "processtime": ("s", "process_seconds"),
     "result_bytes": ("B", "nbytes"),
 }
-"""Compared quantities with their units and the columns of chunks to sum."""
+"""Maps each compared quantity to its unit and the chunk column to sum."""
 
 
 class ReportComparison(NamedTuple):
-    """Chunks as seen by their tasks, and their sums next to coffea's report."""
+    """Comparison between chunks recorded from tasks and coffea's report."""
 
     chunks: pd.DataFrame
     totals: pd.DataFrame
 
 
 def measurement_of(source: Any) -> Measurement | None:
-    """A measurement, possibly that of a collector; None if none is given.
-
-    Raises
-    ------
-    TypeError
-        If it is something else.
-    """
     found = getattr(source, "measurement", source)
     if found is not None and not isinstance(found, Measurement):
         raise TypeError(f"pass a Measurement or a MetricsCollector, not {type(source).__name__}")
@@ -250,7 +242,6 @@ def measurement_of(source: Any) -> Measurement | None:
 
 
 def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement | None) -> Iterator[dict[str, Any]]:
-    """Attempts of chunks' tasks with fields of the chunks' records, or of coffea's work items."""
     known: dict[Any, Mapping[str, Any]] = {}
     if measurement is not None:
         tasks, chunks = (
@@ -270,7 +261,7 @@ def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement 
             "process_seconds": chunk.get("coffea_process_seconds"),
             "outcome": chunk.get("outcome", attempt["outcome"]),
         }
-        # an attempt itself knows its chunk only if it failed
+        # only failed attempts record their own chunk
         place = ("dataset", "file", "entry_start", "entry_stop")
         own = {name: value for name, value in attempt.items() if value is not None or name not in place}
         yield {**(attempt.get("chunk") or {}), **chunk, **own, **facts}
@@ -279,15 +270,7 @@ def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement 
 def compared(
     rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any], measured: bool, started: bool
 ) -> ReportComparison:
-    """Chunks of joined rows with a result, and their sums next to coffea's report.
-
-    Raises
-    ------
-    TypeError
-        If the report is not a mapping.
-    ValueError
-        If it has no key of a report.
-    """
+    """Compare the chunks that returned a result with coffea's report."""
     import pandas as pd
 
     expected = "the report that a Runner with savemetrics=True returns with its output"
@@ -313,7 +296,7 @@ def compared(
         if not started:
             reason = "the monitor was not started: nothing was recorded"
         elif name in {"bytesread", "processtime"} and not measured:
-            reason = "pass the collector that was open at the time, or its measurement: only its records have it"
+            reason = "pass the collector that was open at the time, or its measurement: only their records include this"
         elif column is not None and worked.empty:
             reason = "the monitor recorded no chunk with a result"
         if reason:
@@ -323,7 +306,8 @@ def compared(
             {"quantity": name, "unit": unit, "tasks": total, "report": report.get(name), "difference": difference}
         )
     totals = frame_of(table_of_rows(TOTAL_COLUMNS, sums), TOTAL_COLUMNS)
-    for name in ("tasks", "report", "difference"):  # with mixed units, pandas would print them all with one exponent
+    # the units differ, and pandas would print all numbers with the same exponent
+    for name in ("tasks", "report", "difference"):
         whole = [int(amount) if amount == amount // 1 else amount for amount in totals[name]]
         totals[name] = pd.Series(whole, dtype=object)
     totals.attrs["missing"] = missing
@@ -331,7 +315,7 @@ def compared(
 
 
 def ticks(interval: float) -> Iterator[None]:
-    """Yield now, and then once per interval; late ticks are skipped."""
+    """Yield immediately, and then once per interval, skipping late ticks."""
     due = time.monotonic()
     while True:
         yield
@@ -342,18 +326,10 @@ def ticks(interval: float) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """Tasks by prefix and state at one moment, from the scheduler's own counts.
+    """Task counts by prefix and state at one moment, read from the scheduler's counters.
 
-    Attributes
-    ----------
-    time : float
-        Unix seconds, on the scheduler's clock.
-    num_workers : int
-        Number of workers.
-    prefixes : dict of collections.Counter
-        Number of tasks by prefix and state.
-    finished : dict of int
-        Results computed since the first look, by prefix.
+    `time` is in Unix seconds on the scheduler's clock. `finished` contains the number of results computed since the
+    first look, per prefix.
     """
 
     time: float
@@ -363,22 +339,19 @@ class Look:
 
     @property
     def timestamp(self) -> datetime:
-        """The moment, with the local time zone."""
         return datetime.fromtimestamp(self.time, UTC).astimezone()
 
     @property
     def states(self) -> Counter[str]:
-        """Number of tasks by state."""
         return sum(self.prefixes.values(), Counter())
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks."""
         return self.states.total()
 
 
 def counts_now(dask_scheduler: Any) -> tuple[float, int, dict[str, tuple[dict[str, int], int]]]:
-    """Time, number of workers, and by prefix the tasks in each state and the results so far."""
+    """Return the time, the number of workers, and each prefix's tasks by state and results so far."""
     counts = {
         prefix.name: (dict(prefix.states), prefix.state_counts["memory"])
         for prefix in dask_scheduler.task_prefixes.values()
@@ -387,15 +360,7 @@ def counts_now(dask_scheduler: Any) -> tuple[float, int, dict[str, tuple[dict[st
 
 
 def looks(client: Any, interval: float) -> Iterator[Look]:
-    """One look per interval, until the scheduler no longer answers.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        A connected, synchronous client.
-    interval : float
-        Seconds between looks; late ones are skipped.
-    """
+    """Yield one look per interval until the scheduler stops responding."""
     connection, before = Connection(client), None
     for _ in ticks(interval):
         try:
@@ -410,33 +375,30 @@ def looks(client: Any, interval: float) -> Iterator[Look]:
 
 
 def _known(states: Mapping[str, int]) -> Counter[str]:
-    """Number of tasks by state, of those still known to the scheduler."""
     return Counter({state: count for state, count in states.items() if count and state != "forgotten"})
 
 
 MOST_LIVE: Final = 6
-"""Prefixes with a row of their own in a live display; the others share one."""
+"""Maximum number of prefixes with a separate row in a live display. The other prefixes share a row."""
 
 LIVE_STATES: Final = tuple(state for state in STATES if state not in {"released", "forgotten"})
 
 BINS: Final = 500
-"""Time bins in the picture of states."""
 
 
 # Live
 
 
 def look_text(look: Look, seconds: float) -> str:
-    """Lines of tasks by prefix and state from a look, this many seconds after the first one."""
     counts = {name: look.prefixes.get(name, Counter()) + Counter({FINISHED: n}) for name, n in look.finished.items()}
     shown = {name: row for name, row in counts.items() if row}
     passed, workers = SECOND.text(float(round(seconds))), counted(look.num_workers, "worker")
-    first = f"{NAME}  {passed}, {workers}, {counted(look.num_tasks, 'task')} at the scheduler"
+    first = f"{NAME}  {passed}, {workers}, {counted(look.num_tasks, 'task')} on the scheduler"
     return "\n".join([first, *live_rows(shown, (FINISHED,))])
 
 
 def live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> list[str]:
-    """A row for each prefix with the most tasks, with the states that occur, and these sums."""
+    """Format rows for the largest prefixes, with sums, and with counts for the states that occur."""
     import pandas as pd
 
     frame = pd.DataFrame(counts, [*LIVE_STATES, *sums], dtype=float).T.fillna(0.0)
@@ -458,22 +420,21 @@ OF_PREFIX: Final = (
     *columns(COUNT, "tasks", FINISHED, FAILED),
 )
 OTHER_FATES: Final = {
-    UNFINISHED: "still at the scheduler at the end",
+    UNFINISHED: "still on the scheduler at the end",
     CANCELLED: "released without a result",
     RELEASED: "released before the monitor started",
 }
-"""Other fates of tasks, each a column if it occurred."""
+"""Other task fates. A fate has a column only if it occurs."""
 
 OF_RESULTS: Final = (
-    Column("duration", SECOND, "mean time of computing"),
-    Column("results", BYTE, "size of all results in memory", dispensable=1),
+    Column("duration", SECOND, "mean compute time"),
+    Column("results", BYTE, "total size of the results in memory", dispensable=1),
 )
 
 
 def monitor_sheets(
     watched: Sequence[Watched], tasks: Sequence[Mapping[str, Any]], problems: Sequence[str]
 ) -> list[Sheet]:
-    """Tasks by prefix, and problems."""
     import pandas as pd
 
     workers = {worker for period in watched for worker in period.lifetimes["worker"].to_pylist()}
@@ -491,17 +452,16 @@ def monitor_sheets(
     none = [] if rows else ["No task was recorded."]
     named = (Column(fate, COUNT, OTHER_FATES[fate]) for fate in others)
     table = Sheet(title="tasks", lead=none, columns=(*OF_PREFIX, *named, *OF_RESULTS), rows=rows, things="prefixes")
-    found = [Heading(title="tasks of the cluster", label=NAME, lead=[lead]), table]
+    found = [Heading(title="cluster tasks", label=NAME, lead=[lead]), table]
     return [*found, Sheet(title="problems", items=problems)] if problems else found
 
 
-# Pictures
+# Plots
 
 
 def monitor_run(watched: Sequence[Watched]) -> Run:
-    """Tasks and workers as a run with nothing else in it."""
     if not watched:
-        raise ValueError("this TaskMonitor has recorded nothing: start it before the tasks")
+        raise ValueError("this TaskMonitor has recorded nothing: start it before the tasks run")
     kinds = {CHUNK: PROCESSOR}
     rows = [
         attempt | {"key": str(attempt["key"]), "kind": kinds.get(attempt["kind"], attempt["kind"])}
@@ -519,20 +479,15 @@ def monitor_run(watched: Sequence[Watched]) -> Run:
 
 
 def plot_states(
-    watched: Sequence[Watched], ax: Axes | None, output_path: str | PathLike[str] | None
+    watched: Sequence[Watched], ax: Axes | None, path: str | PathLike[str] | None, *, overwrite: bool
 ) -> tuple[Figure, Axes]:
-    """Figure of the number of tasks in each state over time.
-
-    Raises
-    ------
-    ValueError
-        If no task was recorded.
-    """
     from roastcoffea.visualization import registry
 
     seen = [period for period in watched if len(period.history.states)]
     if not seen:
         raise ValueError("there is nothing to draw: no task was recorded")
+    if path is not None:
+        registry.file_for(path, overwrite=overwrite)
     if ax is None:
         with registry.own_style(), registry.new_figure(registry.SIZE) as figure:
             ax = figure.add_subplot()
@@ -540,8 +495,8 @@ def plot_states(
     else:
         _draw_states(ax, seen)
     figure = registry.figure_of(ax)
-    if output_path is not None:
-        registry.save(figure, output_path)
+    if path is not None:
+        registry.save(figure, path, overwrite=overwrite)
     return registry.Drawn(figure, ax)
 
 
@@ -561,15 +516,15 @@ def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:
     means = sum(states_over_time(period.history, period.stop, edges) for period in watched)
     layers = [(state, mean, colours[state]) for state, mean in zip(STATES, means, strict=True) if state in colours]
     stacked(ax, axis(edges), [layer for layer in layers if layer[1].max() > 0])
-    ax.set_ylabel("tasks at the scheduler")
+    ax.set_ylabel("tasks on the scheduler")
     ax.set_title("Tasks by state")
     draw.whole_numbers(ax.yaxis)
     legend(ax)
 
 
 def states_over_time(history: History, stop: float, edges: Any) -> Any:
-    """Mean number of tasks in each of `STATES` and interval between edges: states x intervals."""
-    states = history.states.sort_by("task")  # it is stable
+    """Return the mean number of tasks in each state for each interval between edges."""
+    states = history.states.sort_by("task")  # a stable sort
     task, begins = states["task"].to_numpy(), states["time"].to_numpy()
     ends = np.where(np.append(task[1:] == task[:-1], False), np.append(begins[1:], stop), stop)
     means = []
@@ -577,7 +532,7 @@ def states_over_time(history: History, stop: float, edges: Any) -> Any:
         here = pc.equal(states["state"], state).to_numpy()
         seconds = 0.0
         for sign, moments in ((1, np.sort(begins[here])), (-1, np.sort(ends[here]))):
-            count = np.searchsorted(moments, edges)  # the time from each of these to an edge
+            count = np.searchsorted(moments, edges)  # total time from these moments to each edge
             seconds += sign * (count * edges - np.append(0.0, np.cumsum(moments))[count])
         means.append(np.diff(seconds) / np.diff(edges))
     return np.array(means)

@@ -1,4 +1,4 @@
-"""The monitor's part on the scheduler: each state that a task enters.
+"""The monitor's scheduler side: records each state that a task enters.
 
 This module may be pickled by value.
 """
@@ -19,36 +19,35 @@ from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, STATE, STATE_FIELDS, STATES, packing
 
 CENSUS_SLICE = 1000
-"""Tasks without a transition written at a time, which blocks the scheduler for a few milliseconds."""
+"""Number of existing tasks to write at once. Writing them blocks the scheduler for a few milliseconds."""
 
 ROW = packing(STATE_FIELDS)
 BLOCK = 256
-"""Rows packed at a time into one entry of the log; individually they cost the scheduler twice as much."""
+"""Number of rows to pack into one log entry. Packing rows individually takes the scheduler twice as long."""
 
 PARTS = 7
-"""Fields noted for a state: number of the task, previous state, state, place, time; task, and how its attempt ended."""
+"""Number of values recorded per state: task number, previous state, state, place, time, task, end of attempt."""
 
 FULL = PARTS * BLOCK
 
 PLACED = ("processing", "memory", "erred")
-"""States in which a task is with a worker."""
+"""States in which a task is on a worker."""
 
 WITHOUT_ATTEMPT = {("released", "waiting"), ("memory", "released"), ("released", "forgotten"), ("memory", "forgotten")}
-"""Transitions that start and end no attempt, and leave no queue."""
+"""Transitions that do not start or end an attempt and do not leave a queue."""
 
 NO_DURATION = -1.0
 
 ADDRESS = itemgetter(1)
 
 NOWHERE = (0, None, None, NO_SIZE, NO_DURATION)
-"""Place of a task that is with no worker: see `place_of`."""
 
 
 class TaskStates(Addition):
-    """Writes each state that a task enters, including tasks that existed before."""
+    """Records each state that a task enters, and the states of tasks that already exist."""
 
     def start(self, plugin: ClusterPlugin) -> None:
-        """Take over the plugin's transitions."""
+        """Take over the handling of transitions from the plugin."""
         self._scheduler = plugin.scheduler
         self._log = plugin.log
         self._failed = plugin.problems.failed
@@ -60,35 +59,33 @@ class TaskStates(Addition):
         self._coffea = CoffeaTasks()
         self._numbers: dict[Any, int] = {}
         self._holders: dict[int, str | None] = {}
-        """Last written worker of each numbered task."""
+        """The last worker written to the log for each numbered task."""
         self._known = self._written = self._unmatched = 0
         self._names: list[Any] = []
         self._new: list[Any] = []
-        """Tasks with a number whose names are not written yet."""
         self._noted: list[Any] = []
-        """`PARTS` of each state, in sequence."""
+        """Recorded values, `PARTS` per state, in one flat list."""
         self._present = dict.fromkeys(plugin.scheduler.tasks, time.time())
-        """Tasks that entered their state without a transition and are still to be written, with the time of that."""
+        """Tasks that appeared without a transition and have not been written yet, with their discovery times."""
         self._census = asyncio.ensure_future(self._count_present())
         plugin.transition = self._follow
 
     def before_drain(self) -> int:
-        """Put states and names into the log, which already has the texts behind their numbers.
+        """Write states and names to the log, after the strings to which they refer.
 
-        Return the number of tasks without a transition that are still to be written.
+        Return the number of tasks that appeared without a transition and have not been written yet.
         """
         self._look_for_data()
         self._take_noted()
         return len(self._present)
 
     def departed(self, address: str) -> None:
-        """Write the new holders of this worker's results: they moved without a transition."""
+        """Log the new holders of the departed worker's results, which move without a transition."""
         self._take_noted()
         left = [key for key, number in self._numbers.items() if self._holders.get(number) == address]
         self.moved(left)
 
     def moved(self, keys: Iterable[Any]) -> None:
-        """Write the holders of these results if they have changed."""
         self._take_noted()
         for key in keys:
             task, number = self._scheduler.tasks.get(key), self._numbers.get(key)
@@ -98,23 +95,21 @@ class TaskStates(Addition):
                 self._note_state(task, number, "memory", time.time())
 
     async def before_end(self, timeout: float) -> None:
-        """Have all existing tasks written."""
         self.before_drain()
         await asyncio.wait([self._census], timeout=timeout)
 
     def end(self) -> None:
-        """Stop counting."""
         self._census.cancel()
 
     def _follow(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        # half a dozen times for each task, each time between a hundred other things of the scheduler: what can be done
-        # for many tasks in one go is done in a quarter of the time
+        # this is called about six times per task while the scheduler is working; batching the remaining work across
+        # tasks reduces the time to a quarter
         try:
             now = time.time()
             task = self._scheduler.tasks[key]
             number = self._numbers.get(key)
             if number is None:
-                # new tasks start as released: others existed before, or came without a transition
+                # new tasks start as released: all other tasks existed before, or appeared without a transition
                 if start != "released" or key in self._present:
                     self._note_present(task, start, now)
                     number = self._numbers[key]
@@ -125,18 +120,19 @@ class TaskStates(Addition):
             self._noted += (number, start, finish, place, now, task, ending)
             if finish == "forgotten":
                 del self._numbers[key]
-            if start == "processing" and finish != "memory":  # Dask's details of the reason are only valid now
+            if start == "processing" and finish != "memory":  # Dask's details about the reason are valid only now
                 self._take_noted()
                 self._transition(key, start, finish, *args, **kwargs)
             elif len(self._noted) >= FULL:
                 self._take_noted()
-        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
+        except Exception as problem:  # noqa: BLE001  (distributed would swallow the error, so it is counted)
             self._failed(problem)
 
     def _look_for_data(self) -> None:
-        """Find tasks that came without a transition, such as scattered data, if the number of tasks indicates any.
+        """Find tasks that appeared without a transition, such as scattered data.
 
-        Not within a transition: the scheduler creates many tasks before the first of them enters a state.
+        Never call this method during a transition, because the scheduler creates many tasks before the first of these
+        tasks enters a state.
         """
         tasks = self._scheduler.tasks
         if len(tasks) - len(self._numbers) - len(self._present) == self._unmatched:
@@ -153,7 +149,6 @@ class TaskStates(Addition):
         self._unmatched = len(tasks) - len(self._numbers) - len(self._present)
 
     async def _count_present(self) -> None:
-        """Note the states of the tasks that came without a transition, in batches."""
         while self._present:
             for key in list(itertools.islice(self._present, CENSUS_SLICE)):
                 task = self._scheduler.tasks.get(key)
@@ -164,15 +159,14 @@ class TaskStates(Addition):
             await asyncio.sleep(0)
 
     def _note_present(self, task: Any, state: str, now: float) -> None:
-        """Note the state that a task entered without a transition, at the time it was found."""
+        """Record the state of a task that appeared without a transition, at the time of its discovery."""
         moment = self._present.pop(task.key, now)
         self._note_state(task, self._numbered(task), state, moment)
         if len(self._noted) >= FULL:
             self._take_noted()
 
     def _note_state(self, task: Any, number: int, state: str, moment: float) -> None:
-        """Note a state without a transition."""
-        # a task that was found as it ended is no longer with a worker
+        # a task discovered just as it ends is no longer on a worker
         placed = task.processing_on is not None if state == "processing" else state in PLACED
         place = place_of(task, state) if placed else NOWHERE
         self._noted += (number, None, state, place, moment, task, None)
@@ -183,7 +177,6 @@ class TaskStates(Addition):
             self._take(noted)
 
     def _take(self, noted: list[Any]) -> None:
-        """Put states and the names of new tasks into the log, and start and end attempts."""
         parts = [noted[part::PARTS] for part in range(PARTS)]
         self._holders |= zip(parts[0], map(ADDRESS, parts[3]), strict=True)
         self._describe_new()
@@ -196,7 +189,7 @@ class TaskStates(Addition):
         for row in zip(*parts, strict=True):
             try:
                 self._take_attempt(*row)
-            except Exception as problem:  # noqa: BLE001  (that of one task is not that of the others)
+            except Exception as problem:  # noqa: BLE001  (one task's problem must not affect the others)
                 self._failed(problem)
 
     def _take_attempt(  # noqa: PLR0917
@@ -216,7 +209,6 @@ class TaskStates(Addition):
             self._attempts.waited(task.key, finish, moment)
 
     def _packed(self, numbers: Any, before: Any, states: Any, places: Any, times: Any) -> bytes:
-        """Rows of `STATE_FIELDS`."""
         suspicious, workers, types, *others = zip(*places, strict=True)
         code, text = self._codes.__getitem__, self._log.number
         known = map(code, before), map(code, states), suspicious, map(text, workers), map(text, types), *others
@@ -224,11 +216,10 @@ class TaskStates(Addition):
         return pack(*itertools.chain.from_iterable(zip(numbers, *known, times, strict=True)))
 
     def _numbered(self, task: Any) -> int:
-        """Number of a task that is new here."""
         number = self._numbers[task.key] = self._known
         self._known += 1
         self._new.append(task)
-        if task.dependencies:  # the scheduler forgets them along with the task
+        if task.dependencies:  # the scheduler forgets dependencies along with the task
             self._describe_new()
         return number
 
@@ -238,7 +229,7 @@ class TaskStates(Addition):
 
 
 def place_of(task: Any, state: str) -> tuple[int, str | None, str | None, int, float]:
-    """Deaths of workers, worker, type, size, and Dask's expected duration for a task with a worker."""
+    """For a task on a worker, return the number of worker deaths, the worker, type, size and expected duration."""
     if state == "processing":
         address, expected = task.processing_on.address, task.prefix.duration_average
     else:
@@ -247,7 +238,6 @@ def place_of(task: Any, state: str) -> tuple[int, str | None, str | None, int, f
 
 
 def holder_of(task: Any) -> str | None:
-    """Address of the worker that has a task's result, or had its error."""
     for holder in task.who_has or ():
         return str(holder.address)
     return next(iter(task.erred_on or ()), None)

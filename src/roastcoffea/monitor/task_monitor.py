@@ -1,4 +1,4 @@
-"""Recording every task of a Dask cluster while it runs."""
+"""Record every task on a Dask cluster while it runs."""
 
 from __future__ import annotations
 
@@ -32,30 +32,25 @@ from roastcoffea.report.live import NAME, LiveText
 from roastcoffea.units import SECOND, counted, number
 
 PACE: Final = 0.25
-"""Seconds between reads of the scheduler's records, each of which takes it about a millisecond."""
+"""Seconds between reads of the scheduler's records. Each read takes the scheduler about a millisecond."""
 
 PATIENCE: Final = 10.0
-"""Seconds to wait at the end for remaining calls."""
+"""Seconds to wait at the end for the remaining calls."""
 
 
 LOSS: Final = f"its view of tasks may lack the last {SEND_SECONDS:g} s"
-"""What is missing for a lost worker."""
 
 CENSUS_TIMEOUT: Final = 30.0
-"""Seconds that a snapshot waits for tasks that existed before; a million takes the scheduler some seconds."""
+"""Maximum time that a snapshot waits for existing tasks to be recorded, in seconds.
+
+The scheduler takes several seconds to record a million tasks.
+"""
 
 
 class Watch(Deployment):
-    """One period from start to stop: records of the cluster, and results from them.
+    """Records one period between start and stop, and displays the records.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        A synchronous client.
-    worker_view : bool
-        Whether the workers send their views of the tasks.
-    run_spec : int
-        Characters of a task's call to send.
+    `client` must be synchronous. `run_spec` is the maximum number of characters to send from a task's call.
     """
 
     def __init__(self, client: Any, worker_view: bool, run_spec: int) -> None:
@@ -76,19 +71,17 @@ class Watch(Deployment):
         self._final: Watched | None = None
 
     def begin(self) -> None:
-        """Start the period."""
         self.open(lambda _: self._plugins)
         self.start = time.time()
 
     def end(self) -> None:
-        """End the period."""
         self._stop = time.time()
         self.close(self._learn_silent, lambda _: None)
 
     # records, on the client's clock
 
     def watched(self) -> Watched:
-        """Records so far; after the end of the period they are built once."""
+        """Return the records so far. They are cached once the period has ended."""
         if self._final is not None:
             return self._final
         stop, offset = time.time() if self._stop is None else self._stop, self.clock_offset
@@ -106,21 +99,19 @@ class Watch(Deployment):
         return found
 
     def notes(self) -> list[str]:
-        """Problems of the recording."""
         return [*self.problems, *super().notes()]
 
     def note(self, problem: str) -> None:
-        """Note a problem of the recording."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def now(self, question: Callable[..., Any] | None = None) -> Snapshot:
-        """The scheduler's tasks now, and its reply to a question at the same moment.
+        """Return the scheduler's current tasks, and its reply to a question at the same moment.
 
         Raises
         ------
         NoAnswerError
-            The scheduler does not answer, or no longer has the plugin.
+            If the scheduler does not respond, or no longer has the plugin.
         """
         asked = None if question is None else bytes(dumps(ByValue(question)))
         deadline = time.monotonic() + CENSUS_TIMEOUT
@@ -136,8 +127,8 @@ class Watch(Deployment):
         return Snapshot(answer["time"] - offset, len(tasks.states), workers, lambda: tasks, answer["reply"])
 
     def text(self, *, whole: bool = False) -> str:
-        """Lines of tasks by prefix and state, if the scheduler answers; `whole` at the end."""
-        with suppress(NoAnswerError):  # missing data is fetched the next time
+        """Format task counts by prefix and state. `whole` is True for the final text."""
+        with suppress(NoAnswerError):  # missing records are fetched next time
             self.drain()
         with self.reading:
             counts, workers = self.tasks.count(), self.log.workers.here
@@ -146,7 +137,7 @@ class Watch(Deployment):
         first = f"{NAME}  {seconds}, {counted(workers, 'worker')}, {counted(total, 'task')} so far"
         if not whole:
             gone = sum(each[FORGOTTEN] for each in counts.values())
-            first += f", {number(total - gone)} at the scheduler"
+            first += f", {number(total - gone)} on the scheduler"
         return "\n".join([first, *live_rows(counts, (FINISHED, ALL))])
 
     def _learn_silent(self, answer: Mapping[str, Any]) -> None:
@@ -156,19 +147,13 @@ class Watch(Deployment):
 
 
 DETAILS: Final = ("time", "worker", "nbytes", "type")
-"""Details of a transition passed in addition to key and states."""
+"""Details passed to `on_transition` in addition to the key and the states."""
 
 Call = Callable[..., object]
 
 
 def caller_of(function: Call) -> Call:
-    """Function that calls another one with key, start, finish, and with the details if it accepts them.
-
-    Raises
-    ------
-    TypeError
-        If it can be called in neither way.
-    """
+    """Wrap a function that accepts only the key and the states, so that it also accepts the details."""
     form = "on_transition must be callable as on_transition(key, start, finish, **details)"
     if not callable(function):
         raise TypeError(f"{form}, not {type(function).__name__}")
@@ -191,7 +176,7 @@ def caller_of(function: Call) -> Call:
 class Transitions:
     """Calls a function for each recorded transition, in order, on a separate thread.
 
-    Its errors are counted and never reach the run.
+    The function's errors are counted and never affect the run.
     """
 
     def __init__(self, call: Call, watch: Watch) -> None:
@@ -205,12 +190,11 @@ class Transitions:
         self._thread = threading.Thread(target=self._keep_calling, name="roastcoffea-transitions", daemon=True)
 
     def start(self) -> None:
-        """Start calling."""
         with interrupts_held():
             self._thread.start()
 
     def stop(self) -> None:
-        """Make the remaining calls; nothing more is recorded."""
+        """Make the remaining calls after recording has ended."""
         self._ended.set()
         if self._thread is not threading.current_thread():  # the function itself may stop the monitor
             self._thread.join(PATIENCE)
@@ -218,17 +202,16 @@ class Transitions:
 
     @property
     def problems(self) -> list[str]:
-        """Errors of the function, and whether it was too slow."""
         problems = []
         if self._errors:
             problems.append(f"on_transition failed {counted(self._errors, 'time')}; the first: {self._first}")
         if self._late:
-            problems.append(f"on_transition was still busy {PATIENCE:g} s after the end: it is called late")
+            problems.append(f"on_transition was still busy {PATIENCE:g} s after the end: remaining calls will be late")
         return problems
 
     def _keep_calling(self) -> None:
         while not self._ended.wait(PACE):
-            # missing data is fetched the next time; losses at the end are noted then
+            # missing records are fetched on the next pass; records still missing at the end are noted then
             with reported(self._watch.note, "transitions could not be read", Exception), suppress(NoAnswerError):
                 self._watch.drain()
                 self._deliver()
@@ -240,7 +223,7 @@ class Transitions:
             history = self._watch.tasks.since(self._row, self._watch.clock_offset)
             self._row = len(self._watch.tasks)
         for task in history.described():
-            if task["before"] is None:  # it existed when the monitor started
+            if task["before"] is None:  # the task existed when the monitor started
                 continue
             try:
                 self._call(task["key"], task["before"], task["state"], **{name: task[name] for name in DETAILS})
@@ -250,58 +233,60 @@ class Transitions:
 
 
 CALL_TEXT: Final = 200
-"""Characters of a call if `run_spec` is True."""
+"""Number of characters to record from a call if `run_spec` is True."""
 
 
 class TaskMonitor(RecordedTasks, Enterable):
-    """Records every task of a Dask cluster, regardless of who submitted it, from the scheduler's events.
+    """Record every task on a Dask cluster, based on the scheduler's events.
 
-    Nothing is polled, so that no task is missed, however short it is and however soon its result is released. Records
-    are sent to the client every second; their memory on the scheduler is bounded. A monitor prints and displays as a
-    table of its tasks.
+    Tasks from all clients are recorded. The scheduler is not polled, so the record includes even short tasks and tasks
+    whose results are released immediately. Records are sent to the client every second, so their memory use on the
+    scheduler is bounded. A monitor is printed and displayed as a table of its tasks.
 
     Parameters
     ----------
     client_or_scheduler : distributed.Client or distributed.Scheduler
-        A connected, synchronous client; or a scheduler of this process, such as `LocalCluster.scheduler`.
+        A connected, synchronous client, or a scheduler in this process, such as `LocalCluster.scheduler`.
     interval : float
-        Seconds between `snapshots`. They are computed afterwards: a short interval costs the run nothing.
+        Seconds between consecutive `snapshots`. Snapshots are computed from the records, so a short interval does not
+        slow down the run.
     worker_view : bool
-        Whether the workers report their view of each task (`worker_tasks`). It takes about 0.2 ms of CPU per task on
-        the workers, and as much on the scheduler and in the client.
+        Whether the workers report their view of each task (see `worker_tasks`). Reporting takes about 0.2 ms of CPU
+        time per task on the workers, and the same amount on the scheduler and in the client.
     scheduler : distributed.Scheduler
-        Same as `client_or_scheduler`, under its name in 0.1.2.
+        Name of `client_or_scheduler` in version 0.1.2.
     live : bool
-        Whether to show tasks by prefix and state while the monitor runs: in a notebook, or in the lowest rows of the
-        terminal on stderr.
+        Whether to show task counts by prefix and state while the monitor is running. They appear in the notebook, or in
+        the bottom rows of the terminal (on stderr).
     on_transition : callable, optional
-        Called as `on_transition(key, start, finish, **details)` for each transition of a task at the scheduler, in
-        order, on a separate thread of this process, within half a second. `details` are `time` (Unix seconds, the
-        client's clock), `worker`, `nbytes` (B) and `type`; a function of three parameters is called without them. Its
-        errors are listed in `problems`, and affect neither the run nor the monitor.
+        Called as `on_transition(key, start, finish, **details)` for each task transition on the scheduler. Calls are
+        made in order and within half a second, on a separate thread of this process. The details are `time` (Unix
+        seconds on the client's clock), `worker`, `nbytes` (B) and `type`. A function with three parameters is called
+        without the details. Errors raised by the function are listed in `problems`, and do not affect the run or the
+        monitor.
     run_spec : bool or int
-        Whether `worker_tasks` includes the text of each task's call: True for 200 characters, or their number. It
-        requires `worker_view=True`.
+        Whether `worker_tasks` includes the text of each task's call. Pass True for 200 characters, or a number of
+        characters. This option requires `worker_view=True`.
 
     Attributes
     ----------
     problems : list of str
-        Problems of the recording, such as dropped rows.
+        Problems encountered during recording, such as dropped rows.
     running : bool
         Whether the monitor is running.
     scheduler : distributed.Scheduler or None
         The scheduler, if it is in this process.
     thread : None
-        Polling thread of version 0.1.2. Nothing is polled any more.
+        Always None. In version 0.1.2, this was the polling thread.
 
     Raises
     ------
     TypeError
-        An asynchronous client, or neither a client nor a scheduler, or both; an `on_transition` that cannot be called
-        with a key and two states; a `run_spec` that is neither a bool nor an integer.
+        If the client is asynchronous, if both or neither of client and scheduler are passed, if `on_transition` cannot
+        be called with a key and two states, or if `run_spec` is neither a bool nor an integer.
     ValueError
-        A client that is not connected, an interval that is not positive, a negative `run_spec`, or one without
-        `worker_view`.
+        If the client is not connected, the interval is not positive, or `run_spec` is negative or is passed
+        without `worker_view=True`.
 
     Examples
     --------
@@ -328,7 +313,7 @@ class TaskMonitor(RecordedTasks, Enterable):
             raise TypeError("a TaskMonitor takes a client or a scheduler: TaskMonitor(client), or scheduler=scheduler")
         source = scheduler if client_or_scheduler is None else client_or_scheduler
         if not isinstance(source, Scheduler):
-            Connection(source)  # refuses what it cannot use
+            Connection(source)  # raises if the source is unusable
         self.worker_view = worker_view
         self._run_spec = characters_of(run_spec)
         if self._run_spec and not worker_view:
@@ -364,14 +349,15 @@ class TaskMonitor(RecordedTasks, Enterable):
         return found if isinstance(found, Scheduler) else None
 
     def start(self) -> None:
-        """Start recording; after `stop`, resume and keep earlier records. Does nothing while the monitor runs.
+        """Start recording, or resume after `stop`, keeping earlier records.
 
-        A cluster that cannot be recorded is noted in `problems`, so that the analysis still runs.
+        This has no effect if the monitor is already running. If the cluster cannot be recorded, the reason is added to
+        `problems`, and the analysis still runs.
 
         Raises
         ------
         RoastcoffeaError
-            On the thread of the scheduler's event loop, where nothing may block.
+            If called on the scheduler's event loop thread, which must not be blocked.
         """
         if self._is_open:
             return
@@ -394,7 +380,10 @@ class TaskMonitor(RecordedTasks, Enterable):
         self.stop()
 
     def stop(self) -> None:
-        """Fetch the records and restore the cluster. Does nothing while the monitor is not running."""
+        """Stop recording, fetch the last records, and restore the cluster.
+
+        This has no effect if the monitor is not running.
+        """
         self.__exit__()
 
     def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002
@@ -420,7 +409,7 @@ class TaskMonitor(RecordedTasks, Enterable):
                 client.close()
 
     def reset(self) -> None:
-        """Forget all records; a running monitor continues from now."""
+        """Discard all records. A running monitor keeps recording."""
         running = self._is_open
         self.stop()
         self._past, self._problems = [], []
@@ -430,18 +419,18 @@ class TaskMonitor(RecordedTasks, Enterable):
     # now
 
     def snapshot(self, question: Callable[..., Any] | None = None) -> Snapshot:
-        """The scheduler's tasks now.
+        """Return the scheduler's current tasks.
 
         Parameters
         ----------
         question : callable, optional
-            Called on the scheduler with `dask_scheduler` at the moment of the snapshot; its result is in
-            `snapshot.reply`.
+            Function to call on the scheduler at the time of the snapshot, with the argument `dask_scheduler`. Its
+            result is stored in `snapshot.reply`.
 
         Raises
         ------
         RoastcoffeaError
-            If the monitor is not running, or the scheduler does not answer.
+            If the monitor is not running, or the scheduler does not respond.
         """
         watch = self._watch
         if watch is None or not self._is_open:
@@ -449,12 +438,14 @@ class TaskMonitor(RecordedTasks, Enterable):
         return watch.now(question)
 
     def watch(self, interval: float = 0.5, question: Callable[..., Any] | None = None) -> Iterator[Snapshot]:
-        """Yield a snapshot every interval, until the monitor stops or loses the scheduler.
+        """Yield a snapshot every interval until the monitor stops.
+
+        Iteration also ends if the monitor loses its scheduler.
 
         Parameters
         ----------
         interval : float
-            Seconds between snapshots; late ones are skipped.
+            Seconds between snapshots. Late snapshots are skipped.
         question : callable, optional
             See `snapshot`.
 
@@ -480,19 +471,18 @@ class TaskMonitor(RecordedTasks, Enterable):
                 snapshot = watch.now(question)
             except NoAnswerError as problem:
                 if self._watch is watch:
-                    self._note(f"the watch ended: {problem}")
+                    self._note(f"watching ended: {problem}")
                 return
             yield snapshot
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the recording, such as dropped rows."""
+        """Problems encountered during recording, such as dropped rows."""
         now = [] if self._watch is None else self._watch.notes()
         now += [] if self._transitions is None else self._transitions.problems
         return list(dict.fromkeys((*super().problems, *map(redacted, now))))
 
-    def watched(self) -> list[Watched]:
-        """All periods, including the scheduler's data so far."""
+    def _periods(self) -> list[Watched]:
         watch = self._watch
         if watch is None:
             return list(self._past)
@@ -505,7 +495,6 @@ class TaskMonitor(RecordedTasks, Enterable):
     # implementation
 
     def _client(self) -> Any:
-        """The given client, or our own for a scheduler of this process."""
         if not isinstance(self._source, Scheduler):
             return self._source
         address, security = self._source.address, self._source.security
@@ -519,7 +508,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         except RuntimeError:
             return
         if here is loop:
-            reason = "cannot start or stop on the thread of the cluster's event loop: use another thread"
+            reason = "cannot start or stop on the cluster's event loop thread: use another thread"
             raise RoastcoffeaError(f"a TaskMonitor {reason}")
 
     def _note(self, problem: str) -> None:
@@ -528,13 +517,6 @@ class TaskMonitor(RecordedTasks, Enterable):
 
 
 def characters_of(run_spec: bool | int) -> int:
-    """Number of characters recorded of a call.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is not a number of characters.
-    """
     form = "run_spec is True, False, or a number of characters"
     try:
         characters = CALL_TEXT if run_spec is True else operator.index(run_spec)

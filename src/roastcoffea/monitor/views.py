@@ -1,4 +1,4 @@
-"""The workers' views of tasks, as plain values of bounded size: sent by workers, written by the scheduler."""
+"""Workers' views of tasks, sent as plain values and logged by the scheduler."""
 
 from __future__ import annotations
 
@@ -22,33 +22,30 @@ from roastcoffea.redaction import redacted_beginning, redacted_values
 Item = TypeVar("Item")
 
 LONGEST_LIST = 1000
-"""Most items of a collection listed, followed by the number of others."""
+"""Maximum number of items to list from a collection. The list ends with the number of omitted items."""
 
 LONGEST_TEXT = 10_000
-"""Most characters of a value, with one for each item."""
+"""Maximum length of a value in characters. Each item counts as one character."""
 
 LONGEST_INTEGER = 64
-"""Most bits of an integer written as a number."""
+"""Integers with at least this many bits are written as hexadecimal text."""
 
 DEEPEST = 20
-"""Most levels of nested collections: one may even contain itself."""
+"""Maximum nesting depth of collections. A collection may even contain itself."""
 
 
 def plain(value: Any) -> Any:
-    """JSON form of a value, truncated if large; None for other types.
+    """Convert a value to plain JSON values, truncating large values.
 
-    Truncated values end with "..." and the size of the rest.
+    Unsupported types become None. Truncated values end with "..." and the size of the omitted part.
     """
     return Plain().of(value)
 
 
 class Plain:
-    """Makes plain values with a limit on their total characters and items."""
-
     room = LONGEST_TEXT
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """JSON form of this value, in the remaining room."""
         self.room -= 1
         match value:
             case float() | int() if isinstance(value, float) or value.bit_length() < LONGEST_INTEGER:
@@ -58,7 +55,7 @@ class Plain:
             case Mapping() | list() | tuple() | set() | frozenset() if depth == DEEPEST:
                 return "... (nested too deeply)"
             case Mapping():
-                # a value takes its room before its name
+                # values are converted first, so names get only the remaining room
                 named = [(self.of(one, depth + 1), self._text(str(key))) for key, one in self._in_room(value.items())]
                 found: Any = {name: one for one, name in named}
                 return found | {"...": f"... ({more} more)"} if (more := len(value) - len(found)) > 0 else found
@@ -73,27 +70,26 @@ class Plain:
         return text if len(text) <= room else f"{text[:room]}... ({len(text) - room} characters more)"
 
     def _in_room(self, values: Collection[Item]) -> Iterator[Item]:
-        """Items until there are too many, or no room is left."""
         return itertools.takewhile(lambda _: self.room > 0, itertools.islice(values, LONGEST_LIST))
 
 
 SEND_SECONDS = 1.0
-"""Seconds between a worker's messages with its views, and the most that is missing for a killed one."""
+"""Seconds between a worker's messages with views. If a worker is killed, views from at most this period are lost."""
 
 BATCH = 500
-"""Views that a worker sends immediately once it has this many."""
+"""Number of collected views that a worker sends immediately, without waiting."""
 
 TOLD_IN = ("waiting", "flight", "memory", "error", "rescheduled")
-"""States in which a worker has news of a task; in some others it has just cleared its data."""
+"""States in which a worker has new data about a task. In some other states, the worker has just cleared the data."""
 
 ENDED = ("memory", "error", "rescheduled", "missing", "forgotten")
-"""States after which nothing happens to a task for a while: its view is sent."""
+"""States that usually last long enough for a view of the task to be worth sending."""
 
 UNKNOWN: tuple[Any, ...] = (None, "", [], {})
 
 
 class TaskViews(Addition):
-    """The part on the scheduler: writes the workers' messages.
+    """The scheduler side, which writes the workers' messages to the log.
 
     Parameters
     ----------
@@ -105,12 +101,10 @@ class TaskViews(Addition):
         self._send = send
 
     def start(self, plugin: ClusterPlugin) -> None:
-        """Take the workers' messages from now on."""
         self._plugin = plugin
         self._batches: dict[str, int] = {}
 
     def reported(self, message: Mapping[str, Any]) -> None:
-        """Write a batch of views."""
         if "views" not in message:
             return
         self._plugin.log.write(VIEWS, message["views"])
@@ -118,14 +112,16 @@ class TaskViews(Addition):
             self._batches[message["worker"]] = message["batch"]
         topic = event_topics(self._plugin.scheduler).get(self._plugin.name)
         if topic is not None:
-            topic.events.clear()  # otherwise Dask keeps the last thousand batches
+            topic.events.clear()  # otherwise, Dask would keep the last thousand batches
 
     def departed(self, address: str) -> None:
-        """Forget a worker that left."""
         self._batches.pop(address, None)
 
     async def before_end(self, timeout: float) -> None:
-        """Have the workers send their views, and wait until they arrive, which is independent of their answers."""
+        """Have the workers send their views, and wait until the views arrive.
+
+        Views are sent separately from the workers' replies, and may arrive later.
+        """
         deadline = time.monotonic() + timeout
         sent, silent = await ask_workers(self._plugin.scheduler, self._send, {"plugin": self._plugin.name}, timeout)
         while late := [address for address, batch in sent.items() if self._batches.get(address, 0) < batch]:
@@ -134,23 +130,23 @@ class TaskViews(Addition):
             await asyncio.sleep(0.01)
         for address in sorted({*silent, *late}):
             late_views = f"{address} did not report its view of tasks in time"
-            self._plugin.problems.note(f"{late_views}: its last actions are missing there")
+            self._plugin.problems.note(f"{late_views}: its last actions are missing")
 
 
 class WorkerViews:
-    """The part on a worker: sends its view of each task, in batches.
+    """The worker side, which sends the worker's view of each task in batches.
 
     Parameters
     ----------
     run_spec : int
-        Characters of a task's call to send; 0 for none.
+        Maximum number of characters to send from a task's call. With 0, the call is omitted.
     """
 
     def __init__(self, run_spec: int = 0) -> None:
         self._run_spec = run_spec
 
     def setup(self, half: WorkerHalf) -> None:
-        """Take over the plugin's transitions, and send from now on."""
+        """Take over the handling of transitions from the plugin, and start sending views."""
         from tornado.ioloop import PeriodicCallback
 
         self._half = half
@@ -167,7 +163,7 @@ class WorkerViews:
         half.transition = self._follow  # type: ignore[method-assign]
 
     def teardown(self, leaving: bool) -> None:
-        """Stop sending; a worker that leaves sends everything first."""
+        """Stop sending. A worker that is leaving sends all its views first."""
         self._sender.stop()
         if leaving:
             self.send_all()
@@ -176,7 +172,6 @@ class WorkerViews:
         self._unsent.clear()
 
     def send(self) -> None:
-        """Send the views that have grown."""
         rows, self._rows = self._rows, []
         if rows:
             self._batch += 1
@@ -185,7 +180,7 @@ class WorkerViews:
             self._half.report({"worker": address, "batch": self._batch, "views": packed})
 
     def send_all(self) -> int:
-        """Send also the views of active tasks; return the number of batches sent so far."""
+        """Send all views, including those of active tasks, and return the number of batches sent so far."""
         for key in list(self._unsent):
             self._settle(key)
         self.send()
@@ -220,7 +215,10 @@ class WorkerViews:
             del self._views[key], self._dependents[key]
 
     def _link(self, key: Any, dependents: Iterable[Any]) -> None:
-        """Keep what needs a task: Dask forgets it before the task itself, and rarely has it when the task ends."""
+        """Record a task's dependents.
+
+        Dask forgets a task's dependents before the task itself, and rarely knows them when the task ends.
+        """
         known = self._dependents.get(key)
         if known is None:
             return
@@ -232,7 +230,7 @@ class WorkerViews:
             self._unsent[key] = None
 
     def _settle(self, key: Any) -> None:
-        """Send a view with the next batch; later changes are sent separately."""
+        """Add a view to the next batch. Later changes are sent separately."""
         view = self._views[key]
         del self._unsent[key]
         self._views[key] = {"number": view["number"], "transitions": []}
@@ -249,13 +247,12 @@ class WorkerViews:
 
 
 def send_views(plugin: str, dask_worker: Any) -> int:
-    """Have a worker send all its views; return the number of batches sent so far."""
     half = dask_worker.plugins.get(plugin)
     return 0 if half is None else int(half.companion.send_all())
 
 
 def view_of(worker: Any, task: Any, name: str) -> dict[str, Any]:
-    """A worker's data of a task, in plain values; unknown and empty ones are left out."""
+    """Return a worker's data about a task as plain values, omitting unknown and empty values."""
     values = {of: value for of, read in READERS.items() if (value := read(task)) not in UNKNOWN}
     values["thread"] = worker.state.threads.get(task.key)
     times = task.metadata.get(name)
@@ -266,12 +263,11 @@ def view_of(worker: Any, task: Any, name: str) -> dict[str, Any]:
 
 
 def keys_of(tasks: Iterable[Any]) -> list[Any]:
-    """Keys of as many tasks as are listed."""
     return [task.key for task in itertools.islice(tasks, LONGEST_LIST)]
 
 
 def call_text(spec: Any, most: int) -> str:
-    """A task's call as text without secrets, of at most this many characters, however large its values are."""
+    """Format a task's call in at most `most` characters, with secrets redacted."""
     from dask.utils import funcname
 
     shown = reprlib.Repr()
@@ -287,7 +283,6 @@ def call_text(spec: Any, most: int) -> str:
 
 
 def type_name(kind: type | None) -> str | None:
-    """Name of a type in Dask's form."""
     from dask.utils import typename
 
     return None if kind is None else str(typename(kind))
@@ -312,16 +307,15 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "annotations": lambda task: redacted_values(plain(task.annotations or {})),
     "span": lambda task: task.span_id,
 }
-"""Attributes read from a worker's state of a task."""
 
 
 def freed_of_shift(
     startstops: Iterable[Mapping[str, Any]], shift: float | None, now: float
 ) -> list[list[str | float | None]]:
-    """Action, start, stop and source of timed actions, on the worker's clock.
+    """Return the action, start, stop and source of each timed action, with times on the worker's clock.
 
-    Dask shifts computing and transfers by its estimate of the scheduler's clock at the time; that of transfers is not
-    kept, so the present one is used.
+    Dask shifts compute and transfer times by its current estimate of the offset to the scheduler's clock. Dask does not
+    keep the estimate applied to transfers, so the current estimate is used instead.
     """
     shifts = {"compute": now if shift is None else shift, "transfer": now}
     return [

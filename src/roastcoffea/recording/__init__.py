@@ -1,1 +1,1 @@
-"""Measuring without changes to the analysis."""
+"""Recording of analyses without changes to their code."""

@@ -1,4 +1,4 @@
-"""What a client knows of a run, and its journal, for a lost run; assembled with the backend's records."""
+"""A run's client-side records and journal, combined with the backend's records."""
 
 from __future__ import annotations
 
@@ -52,32 +52,31 @@ NO_CHUNKS: Final = "chunks lost"
 NO_CHUNKS_OF: Final = "chunks of a call lost"
 PROBLEM: Final = "problem"
 REPORT: Final = "report"
-"""Kinds of entries in a journal, in addition to those of the backend."""
+"""Kinds of journal entries that come from the collector, not the backend."""
 
 
 NO_FILES: Final[Files] = {}
-"""Of functions whose files are not known."""
 
 Ending = tuple[str, str | None]
-"""Outcome of a run, and the error that ended it."""
+"""A run's outcome, and the error, if any, that ended the run."""
 
 
 class RunRecords:
-    """Identity, Runner calls, requests and problems of a run.
+    """The client's records of a run: ID, Runner calls, requests and problems.
 
     Parameters
     ----------
     id, name
-        Identity and name of the run.
+        The run's ID and name.
     interval
-        Seconds between samples of the workers; None without.
+        Seconds between worker samples; None if workers are not sampled.
     profile
-        Whether functions are sampled.
+        Whether functions are profiled.
     peak_memory
         Whether the peak memory of chunks is measured.
     """
 
-    def __init__(  # the identity is called as in the record
+    def __init__(  # `id` is named as in the record
         self,
         id: str,  # noqa: A002
         name: str | None,
@@ -90,68 +89,63 @@ class RunRecords:
         self.environment = Environment(versions={}, client_host=None)
         self.calls: list[RunnerCall] = []
         self.running: dict[str, RunnerCall | None] = {}
-        """Calls that began and have not ended; None where no more is known."""
+        """Calls that have begun but not ended, by ID. The value is None until the call's record is known."""
         self.start: float | None = None
         self.lost = False
-        """Whether the client was lost."""
         self.asked = AskedItems()
         self.problems: list[str] = []
         self.report: Any = None
         self.custom_metrics: Any = None
         self.outside: dict[str, str] = {}
-        """What is excluded on purpose, for the ledgers' certificates."""
+        """Deliberate exclusions, listed in the ledgers' certificates."""
         self.keep: Callable[[str, bytes], None] | None = None
-        """Takes entries for the journal."""
+        """Called with each journal entry."""
         self._began: list[str] = []
         self._files_of_functions: dict[str, Files] = {}
         self._functions: list[RunnerCall] = []
         self._requests_unknown = False
         self._why_no_chunks: str | None = None
         self._lost: dict[str, str] = {}
-        """Why the chunks of single calls are missing."""
+        """Reasons why the chunks of individual calls are missing, by call ID."""
 
     def started(self, moment: float) -> None:
-        """Learn when the run starts (Unix seconds)."""
+        """Record the Unix time at which the run started."""
         self.start = moment
         self._keep(START, repr(moment))
 
     # from the hook
 
     def call_began(self, call: str, files: Files = NO_FILES) -> None:
-        """Learn the identity of a Runner call that begins, and the files of its processor's functions."""
         self._began.append(call)
         self._files_of_functions[call] = files
         self.running[call] = None
         self._keep(BEGAN, call)
 
     def call_runs(self, call: RunnerCall) -> None:
-        """Take the record of a running Runner call, as it would be if the client were lost now."""
+        """Store the record of a running Runner call, in case the client is lost."""
         self.running[call.id] = call
         self._keep_values(CALL, fields_by_name(call))
 
     def call_ended(self, call: RunnerCall) -> None:
-        """Take the record of a Runner call."""
         self.running.pop(call.id, None)
         self.calls.append(call)
         self._keep_values(CALL, fields_by_name(call))
 
     def items_requested(self, call: str, items: Sequence[Any]) -> None:
-        """Take what a Runner call requested: files for preprocessing, or chunks."""
+        """Store the chunks (or, for preprocessing, the files) that a Runner call requested."""
         table, merged = self.asked.add(call, items)
         if self.keep is not None:
             for part in packed_parts(table):
                 self.keep(ASKED, part)
         if merged:
             names = f"names of {counted(merged, 'file')} differ"
-            self.note(f"{names} from others only in masked secrets: they count as one")
+            self.note(f"{names} from others only in redacted secrets; files with the same redacted name count as one")
 
     def requests_unknown(self) -> None:
-        """Learn that a Runner call's requests are unknown."""
         self._requests_unknown = True
         self._keep(UNKNOWN_REQUESTS, "")
 
     def chunks_lost(self, reason: str, call: str | None = None) -> None:
-        """Learn why the chunks of this Runner call are missing, or of all of them."""
         self.note(reason)
         reason = redacted(reason)
         if call is None:
@@ -162,22 +156,20 @@ class RunRecords:
             self._keep_values(NO_CHUNKS_OF, {"reason": reason, "call": call})
 
     def note(self, problem: str) -> None:
-        """Add a problem."""
         problem = redacted(problem)
         if problem not in self.problems:
             self.problems.append(problem)
             self._keep(PROBLEM, problem)
 
     def take_report(self, report: Any, custom_metrics: Any) -> None:
-        """Take a report of coffea's, without secrets."""
+        """Store coffea's report, which has already been redacted."""
         self.report, self.custom_metrics = report, custom_metrics
         self._keep_values(REPORT, {"report": report, "custom_metrics": custom_metrics})
 
-    # assembled with what the backend has
+    # assembled with the backend's records
 
     def run_without_tables(self, backend: Recorder, start: float, stop: float, ending: Ending) -> Run:
-        """The run as known before its tables are made: they, and what only they can tell, are missing."""
-        # why a run has no tables
+        # reasons for the missing tables
         absent = (
             backend.absent
             if backend.was_open
@@ -186,7 +178,6 @@ class RunRecords:
         return self.run_of(backend, start, stop, ending, {}, absent)
 
     def run(self, backend: Recorder, start: float, stop: float, ending: Ending) -> Run:
-        """The run, with the tables of a backend that was recording."""
         if not backend.was_open:
             return self.run_without_tables(backend, start, stop, ending)
         tables, absent = self._tables(backend, start, stop)
@@ -203,7 +194,7 @@ class RunRecords:
             absent["asked"] = "the requests of Runner calls were not recorded"
         elif self._functions and not self.calls:
             absent["asked"] = "functions without a Runner do not report what was requested"
-        with reported(self.note, "records of chunks and tasks could not be compared", Exception):
+        with reported(self.note, "chunk and task records could not be compared", Exception):
             absent |= self.reasons_against_chunks(backend, tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
                 for lack in attempts_without_record(tables["tasks"], tables["chunks"]):
@@ -211,12 +202,11 @@ class RunRecords:
         return self.run_of(backend, start, stop, ending, tables, absent)
 
     def _tables(self, backend: Recorder, start: float, stop: float) -> tuple[dict[str, Any], dict[str, str]]:
-        """Tables of a run by name, and why others are missing."""
         tables: dict[str, Any] = {"asked": self.asked.table()}
         absent = {}
         for name in TABLES:
             unwanted = (name in SAMPLED and self.interval is None) or (name == PROFILE and not self.profile)
-            with reported(self.note, f"the records of {name} could not be read", Exception):
+            with reported(self.note, f"the {name} records could not be read", Exception):
                 if name == "chunks":
                     tables[name] = backend.chunks(self._began)
                 else:
@@ -229,10 +219,10 @@ class RunRecords:
         return tables, absent
 
     def reasons_against_chunks(self, backend: Recorder, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
-        """Why the records of chunks cannot be used for numbers, if so; missing records are noted."""
+        """Return reasons for not using the chunk records, and report missing records as problems."""
         for call in self.running:
             number = counted(len(self.running), "Runner call")
-            self.chunks_lost(f"{number} still running when the collector was left", call)
+            self.chunks_lost(f"{number} still running when the collector closed", call)
         known = [call for call in (*self.calls, *self._functions) if call.id not in self._lost]
         none = "no Runner call was recorded" if getattr(backend.functions, "stand_in", None) is None else NO_FILE
         why = self._why_no_chunks or (None if known else next(iter(self._lost.values()), none))
@@ -243,7 +233,7 @@ class RunRecords:
         cached = len(received.chunks(earlier)) if earlier else 0
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused, cached)
         if self.lost or backend.gaps:
-            # why chunks have no record
+            # reason for missing chunk records
             losses = replace(losses, otherwise="lost with the client" if self.lost else "while nothing was recorded")
         for lack in chunks_without_record(known, chunks, asked, losses):
             self.note(lack)
@@ -258,7 +248,6 @@ class RunRecords:
         tables: Mapping[str, Any],
         absent: Mapping[str, str],
     ) -> Run:
-        """The run with these tables."""
         notes: list[str] = []
         environment = self.environment
         with reported(self.note, "the environment of the run could not be described", Exception):
@@ -298,11 +287,11 @@ class RunRecords:
 
     def _keep_values(self, kind: str, values: Mapping[str, Any]) -> None:
         if self.keep is not None:
-            with reported(self.note, f"the journal lacks a {kind}", Exception):
+            with reported(self.note, f"the journal has no {kind}", Exception):
                 self.keep(kind, packed_values(values))
 
     def take(self, kind: str, data: bytes) -> None:
-        """Take an entry of a journal, as when it was new; those of other kinds are ignored."""
+        """Restore a journal entry from the collector. Other kinds of entries are ignored."""
         if kind == ASKED:
             self.asked.take(unpacked_part(data, arrow_schema(ASKED_COLUMNS)))
         elif kind == UNKNOWN_REQUESTS:
@@ -326,51 +315,42 @@ class RunRecords:
 
 
 def packed_values(values: Mapping[str, Any]) -> bytes:
-    """Values by name as bytes; those that JSON does not know are text."""
+    """Encode values by name as JSON. Values of types that JSON does not support become strings."""
     return json.dumps(plain(values, "journal", []), allow_nan=False).encode()
 
 
 def unpacked_values(data: bytes) -> dict[str, Any]:
-    """Values by name from `packed_values`."""
     return dict(restored(json.loads(data)))
 
 
 END: Final = "end"
-"""Kind of the last entry of a run that ended, with all but its tables."""
+"""Kind of the last entry for a finished run, which contains everything except the tables."""
 
 SPANS: Final = "spans "
-"""Kinds of the entries before it, with the metrics of spans, begin like this."""
+"""Prefix of the entry kinds for span metrics, which are written before the last entry."""
 
 
 Place = str | os.PathLike[str] | bool | None
 
 
 def state_folder() -> Path:
-    """Folder of journals in the state folder of the user (XDG)."""
+    """Default journal directory, in the user's XDG state directory."""
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     base = given if given.is_absolute() else Path.home() / ".local" / "state"
     return base / "roastcoffea" / "journals"
 
 
 def checked_place(place: Place) -> Place:
-    """What is given as the folder for journals: a path, True for the state folder, None or False for none."""
+    """Check a `journal` argument: a path, True for the default folder, or None or False for no journal."""
     if isinstance(place, bool) or place is None:
         return place
     if isinstance(place, str | os.PathLike) and os.fspath(place):
         return Path(place)
-    raise TypeError(f"journal is a folder, True for the state folder, or None, not {place!r}")
+    raise TypeError(f"journal must be a folder, True for the state directory, or None, not {place!r}")
 
 
 class BlackBox:
-    """The journal of one collector.
-
-    Parameters
-    ----------
-    records, backend
-        What the collector has of the run.
-    place
-        As for `checked_place`.
-    """
+    """Journal for a collector and its backend; `place` is the location, as for `checked_place`."""
 
     def __init__(self, records: RunRecords, backend: Recorder, place: Place) -> None:
         self._records, self._backend = records, backend
@@ -378,7 +358,6 @@ class BlackBox:
         self._writer: JournalWriter | None = None
 
     def open(self) -> None:
-        """Begin the journal."""
         if not self._place:
             return
         folder = state_folder() if self._place is True else Path(self._place)
@@ -398,19 +377,19 @@ class BlackBox:
         if self._place is True:
             with reported(records.note, "journals of earlier runs could not be removed", OSError):
                 remove_old(folder)
-        with interrupts_held():  # its thread must be ended
+        with interrupts_held():  # the journal's thread must not be left running
             self._writer = JournalWriter(folder / name, header, records.note, look=self._look)
         records.keep = self._backend.keep = self._writer.write
 
     def records(self, packed: bytes) -> None:
-        """Take packed records that did not pass through a scheduler."""
+        """Add packed records that did not pass through a scheduler."""
         if self._writer is not None:
             self._writer.write(RECORDS, packed)
 
     def end(self, owner: object, run: Run) -> None:
-        """End the journal with all of a run but its tables, which the entries before tell.
+        """Write the run, except tables that earlier entries cover, and close the journal.
 
-        It stays until its owner is saved or dropped.
+        The journal is kept until its owner is saved or garbage-collected.
         """
         if self._writer is not None:
             self._write_news()
@@ -423,12 +402,11 @@ class BlackBox:
             self._records.keep = self._backend.keep = None
 
     def hand_on(self, before: object, after: object) -> None:
-        """Let the journal of one owner be that of another one."""
         if self._writer is not None and journal_of(before) is not None:
             hold(after, self._writer)
 
     def give_up(self) -> None:
-        """Remove the journal of a run that never began."""
+        """Remove the journal, because the run never began."""
         if self._writer is not None:
             self._writer.remove()
 
@@ -443,15 +421,16 @@ class BlackBox:
                 self._writer.write(kind, data)
 
 
-# what the state folder keeps of lost runs: older journals, and the oldest of more, are removed
+# the default limits apply to lost runs in the state directory
 def remove_old(folder: Path, days: float | None = 30.0, gigabytes: float | None = 2.0) -> list[Path]:
-    """Remove older journals and measurements in a folder, and the oldest if all take more space; return which.
+    """Remove journals and measurements beyond the age or size limit, and return their paths.
 
-    They are known by their content. Nothing else is removed, nor what is being written or recovered.
+    The oldest are removed first. Journals and measurements are recognised by their content. Nothing else is removed,
+    nor is anything that is still being written or recovered.
     """
     kept: list[tuple[float, int, Path, Journal | None]] = []
     for path in folder.iterdir() if folder.is_dir() else ():
-        with suppress(OSError):  # another process may remove or write it meanwhile
+        with suppress(OSError):  # another process may remove or change the folder at any time
             if path.is_symlink():
                 continue
             try:
@@ -473,11 +452,11 @@ def remove_old(folder: Path, days: float | None = 30.0, gigabytes: float | None 
 
 
 def _is_removed(path: Path, journal: Journal | None) -> bool:
-    """Remove a measurement or a journal, unless the journal is, or may be, in use."""
+    """Remove a measurement or journal. Return False if the journal may be in use."""
     if journal is None:
         remove_files(path, [path / name for name in OWN_FILES])
         return True
-    # a scheduler that lives has ended most of its journals
+    # a live scheduler has closed most of its journals already
     ended = journal.is_locked is None and "facility" in journal.header
     if journal.is_recent if ended else journal.is_written:
         return False

@@ -1,4 +1,4 @@
-"""Recording without changes to the analysis: a script's Runner calls, or all of a process."""
+"""Recording of all Runner calls in a script or process, without changes to the code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import builtins
 import functools
 import importlib
 import importlib.util
+import inspect
 import io
 import logging
 import multiprocessing
@@ -28,55 +29,58 @@ from pkgutil import get_importer
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from roastcoffea.compat import older_keywords
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.generations import own_client
-from roastcoffea.instrument.calls import given_name, is_watched
+from roastcoffea.instrument.calls import current, given_name, is_watched
 from roastcoffea.interrupts import Enterable, exchange_handler, whole
 from roastcoffea.records.run import OUTSIDE
 from roastcoffea.units import duration
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
+    from roastcoffea.studies.plan import Forecast
 
 
 FOLDER_VARIABLE: Final = "ROASTCOFFEA"
 RUNNER_MODULE: Final = "coffea.processor.executor"
 
 LONGEST_PAUSE: Final = 60.0
-"""Seconds between preprocessing that a script calls itself and the Runner call to which it belongs, at most."""
+"""Maximum number of seconds between a script's own preprocessing and its Runner call."""
 
 
-log = logging.getLogger("roastcoffea.auto")  # as the module is imported
+log = logging.getLogger("roastcoffea.auto")
 _recorders: list[Recorder] = []
 _is_unmeasured: Final[ContextVar[bool]] = ContextVar("roastcoffea_unmeasured_call", default=False)
-"""Whether a Runner call that could not be measured is active: nor are the calls that it makes."""
+"""Whether an unmeasured Runner call is active. If so, nested calls are not measured either."""
 
 
 class TerminatedError(RoastcoffeaError):
-    """The process was terminated while it was measured."""
+    """The process was terminated during a measurement."""
 
 
-def record(folder: str | os.PathLike[str], *, profile: bool = True, name: str | None = None) -> whole[Recorder]:
-    """Measure each Runner call in the block, in any thread, and save the measurements in a folder.
+@older_keywords(folder="path")
+def record(path: str | os.PathLike[str], *, profile: bool = True, name: str | None = None) -> whole[Recorder]:
+    """Measure and save each Runner call in a `with` block, on any thread.
 
-    Calls inside an open `MetricsCollector` are left to it. Calls that cannot be measured still run, and a line on
-    stderr says why.
+    Calls inside an open `MetricsCollector` are measured by that collector instead. A call that cannot be measured still
+    runs, and a message on stderr explains why the call was not measured.
 
     Parameters
     ----------
-    folder : str or os.PathLike
+    path : str or os.PathLike
         Folder for the measurements.
     profile : bool
-        Whether to sample functions and lines of process().
+        Whether to profile the functions and lines of process().
     name : str, optional
-        Name of the runs, which is their title and names their folders.
+        Name for the runs, which appears in their titles and folder names.
 
     Raises
     ------
     ValueError
         The name is blank.
     TypeError
-        The name is not text.
+        The name is not a string.
 
     Examples
     --------
@@ -85,7 +89,7 @@ def record(folder: str | os.PathLike[str], *, profile: bool = True, name: str | 
     >>> recorder.saved  # doctest: +SKIP
     [PosixPath('/home/me/runs/2026-11-21T120000Z-001')]
     """
-    return whole(_recorded(Recorder(folder, profile=profile, name=name)))
+    return whole(_recorded(Recorder(path, profile=profile, name=name)))
 
 
 @contextmanager
@@ -98,9 +102,9 @@ def _recorded(recorder: Recorder) -> Iterator[Recorder]:
 
 
 class Recorder:
-    """The recorder returned by `record`, with the folder and the saved measurements.
+    """Recorder returned by `record`, with the folder and the saved measurements.
 
-    `at_end` is called before a SIGTERM ends the process.
+    `at_end` is called before a SIGTERM terminates the process.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, profile: bool = True, name: str | None = None) -> None:
@@ -110,10 +114,10 @@ class Recorder:
         self.saved: list[Path] = []
         self.at_end: Callable[[], None] = lambda: None
         self.import_seconds = 0.0
-        """What importing the collector took, which no measurement contains."""
+        """Seconds spent importing the collector, which measurements exclude."""
         self._open: dict[int, MetricsCollector] = {}
         self._waiting: dict[int, MetricsCollector] = {}
-        """By thread: a collector that has measured preprocessing, and waits for the call that it was done for."""
+        """Collectors that are waiting for the next Runner call after preprocessing, by thread ID."""
         self.recording = False
         self._saves_at_exit = False
         self._undo: list[Callable[[], None]] = []
@@ -129,7 +133,7 @@ class Recorder:
             log.propagate = False
             exchange_handler(signal.SIGTERM, signal.SIG_DFL, _terminated)
         _recorders.append(self)
-        # analyses may set the environment of numerical libraries before importing them: do not import them earlier
+        # analyses may set environment variables before importing numerical libraries, so import no such library here
         if RUNNER_MODULE in sys.modules:
             self._patch(sys.modules[RUNNER_MODULE])
         else:
@@ -138,7 +142,7 @@ class Recorder:
             self._undo.append(finder.leave)
 
     def stop(self) -> None:
-        """Stop recording; an active call is recorded to its end."""
+        """Stop recording. A call in progress is still recorded until it ends."""
         self.recording = False
         self.save_waiting()
         while self._undo:
@@ -150,17 +154,17 @@ class Recorder:
             exchange_handler(signal.SIGTERM, _terminated, signal.SIG_DFL)
 
     def save_waiting(self) -> None:
-        """Save what was measured of preprocessing that no Runner call of its thread followed."""
+        """Save measured preprocessing if no Runner call followed."""
         for thread in list(self._waiting):
             self._close(self._waiting.pop(thread), None)
 
     def save_open(self, error: BaseException) -> None:
-        """Save the records of active calls so far."""
         for collector in list(self._open.values()):
             self._close(collector, error)
 
     def _patch(self, module: ModuleType) -> None:
-        # by now coffea has imported the numerical libraries; later, the imports would fall into the first Runner call
+        # coffea has now imported numerical libraries; importing our modules later would count towards the first Runner
+        # call
         began = time.perf_counter()
         with reported(_warn, "the collector could not be imported before the first Runner call", Exception):
             importlib.import_module("roastcoffea.collector")
@@ -174,7 +178,7 @@ class Recorder:
         @functools.wraps(original)
         def recorded(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
             worker = sys.modules.get("distributed.worker")
-            # `get_worker` would also return one that shares the process
+            # `get_worker` would also return a worker whose tasks run on other threads of this process
             in_task = worker is not None and hasattr(worker.thread_state, "execution_state")
             if not self.recording or in_task or is_watched() or _is_unmeasured.get():
                 return original(runner_itself, *args, **kwargs)
@@ -182,23 +186,29 @@ class Recorder:
                 # while the call is measured, the collector's hook wraps this function
                 return (getattr(runner, name) if is_measured else original)(runner_itself, *args, **kwargs)
 
+        self._replace(runner, name, recorded)
+
+    def _replace(self, runner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        """Replace a method until recording stops."""
+        original = getattr(runner, name)
+
         def undo() -> None:
-            if getattr(runner, name) is recorded:
+            if getattr(runner, name) is replacement:
                 setattr(runner, name, original)
 
-        setattr(runner, name, recorded)
+        setattr(runner, name, replacement)
         self._undo.append(undo)
 
     def _entered_for(self, executor: Any) -> MetricsCollector:
-        """A collector for one Runner call of this context alone, or the one that measured preprocessing for it."""
+        """Enter a new collector for a Runner call, or reuse the collector from its preprocessing."""
         from roastcoffea.instrument.hook import watch
 
         waiting = self._waiting.pop(threading.get_ident(), None)
         if waiting is not None:
-            pause = time.perf_counter() - (waiting.paused_at or 0.0)
-            if waiting.out_of_reach(executor) is None and pause < LONGEST_PAUSE:
-                waiting.paused_at = None
-                watch(waiting)
+            pause = time.perf_counter() - (waiting._paused_at or 0.0)
+            if waiting._watcher.out_of_reach(executor) is None and pause < LONGEST_PAUSE:
+                waiting._paused_at = None
+                watch(waiting._watcher)
                 return waiting
             self._close(waiting, None)
         collector = self._collector_for(executor)
@@ -209,44 +219,44 @@ class Recorder:
             raise
 
     def _wait(self, collector: MetricsCollector) -> None:
-        """Have a collector wait for the Runner call that comes after preprocessing; the context is as it was."""
+        """Keep the collector for the Runner call after preprocessing, and restore the context."""
         from roastcoffea.instrument.hook import unwatch
 
-        unwatch(collector)
+        unwatch(collector._watcher)
         collector._leave_span()
-        collector.paused_at = time.perf_counter()
+        collector._paused_at = time.perf_counter()
         self._waiting[threading.get_ident()] = collector
         if not self._saves_at_exit:
             self._saves_at_exit = True
             atexit.register(self.save_waiting)
 
     def _collector_for(self, executor: Any) -> MetricsCollector:
-        """A collector for one Runner call of this context alone."""
+        """Create a collector for a single Runner call, in this context only."""
         from coffea.processor import DaskExecutor
 
         from roastcoffea.collector import MetricsCollector
 
         client = executor.client if isinstance(executor, DaskExecutor) else None
         collector = MetricsCollector(client, profile=self.profile, name=self.name)
-        collector.of_all_contexts = False
-        collector._records.outside[OUTSIDE] = "what the script does outside of its Runner calls is not recorded"
+        collector._watcher.of_all_contexts = False
+        collector._records.outside[OUTSIDE] = "what the script does outside its Runner calls is not recorded"
         self._open[id(collector)] = collector
         return collector
 
     def _close(self, collector: MetricsCollector, error: BaseException | None) -> None:
-        """Save the records of a Runner call, unless already saved."""
         if self._open.pop(id(collector), None) is None:
             return
         with reported(_warn, "the measurement of a Runner call was lost", Exception):
             collector.__exit__(*((type(error), error, error.__traceback__) if error is not None else (None,) * 3))
-            self.saved.append(collector.save_measurement(self.folder))
+            self.saved.append(collector.save(self.folder))
             log.info("measured a Runner call: %s", self.saved[-1])
 
 
 class _Recording(Enterable):
-    """Context in which one Runner call is measured, and saved at the end; otherwise the reason is reported.
+    """Context manager that measures and saves a Runner call, or reports why it cannot.
 
-    Preprocessing that is called by itself `waits`: it belongs to the call that follows, unless its cluster ends first.
+    If `waits` is set (for separate preprocessing), the records are kept for the next call, unless coffea started
+    its own client for this call.
     """
 
     def __init__(self, recorder: Recorder, runner: Any, *, waits: bool) -> None:
@@ -275,6 +285,60 @@ class _Recording(Enterable):
                 self._recorder._close(self._collector, error)
 
 
+class Planner(Recorder):
+    """Forecasts the first Runner call from a sample of its chunks, and then ends the script.
+
+    Otherwise the script would continue with results from the sample as if they were complete.
+
+    Parameters
+    ----------
+    show
+        Function that receives the forecast.
+    settings
+        Keyword arguments for `plan`.
+    """
+
+    def __init__(self, show: Callable[[Forecast], object], **settings: Any) -> None:
+        super().__init__(os.curdir)
+        self._show, self._settings, self._has_planned = show, settings, False
+
+    def _patch_method(self, runner: Any, name: str) -> None:
+        original = getattr(runner, name)
+
+        @functools.wraps(original)
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            if not self.recording or _is_unmeasured.get():
+                return original(*args, **kwargs)
+            # before 2025, coffea passes the name of the tree by position
+            (_, asked), *given = inspect.signature(original).bind(*args, **kwargs).arguments.items()
+            self._plan(asked, **dict(given))
+            _tell("the script ends here: its first Runner call processed only a sample of the chunks")
+            raise SystemExit(0)
+
+        if name == "run":
+            self._replace(runner, name, planned)
+
+    def _plan(self, runner: Any, **given: Any) -> None:
+        from roastcoffea.studies.plan import plan
+
+        self._has_planned = True
+        # a collector in the script would take the sample's records
+        token, outer = _is_unmeasured.set(True), current.set(None)
+        try:
+            self._show(plan(runner, **given, **self._settings))
+        except RoastcoffeaError as error:
+            _tell(str(error))
+            raise SystemExit(1) from None
+        finally:
+            current.reset(outer)
+            _is_unmeasured.reset(token)
+
+    def say_end(self) -> None:
+        """Print on stderr at the end of the process if there was no forecast."""
+        if self.recording and not self._has_planned:
+            _tell("there is no forecast, because no Runner was called")
+
+
 def _warn(text: str) -> None:
     log.warning("%s", " ".join(text.split()))
 
@@ -283,7 +347,7 @@ def _warn(text: str) -> None:
 
 
 class _Finder:
-    """Import hook that finds the Runner's module and patches it right after its execution."""
+    """Import hook that patches the Runner's module right after executing the module."""
 
     def __init__(self, patch: Callable[[ModuleType], None]) -> None:
         self._patch = patch
@@ -314,14 +378,14 @@ class _Finder:
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
-    """Save the records and die of the signal; nothing of the analysis runs any more, as without us."""
+    """Save the records, and let the signal terminate the process without running more analysis code."""
     signal.signal(number, signal.SIG_DFL)
-    # Saving may need a lock held by the interrupted thread, so it runs in its own thread with a time limit.
-    # threading.Thread takes such a lock itself.
+    # Saving may need a lock held by the interrupted thread, so a separate thread saves, with a time limit.
+    # Creating a threading.Thread would need such a lock, too.
     done = _thread.allocate_lock()
     done.acquire()
     _thread.start_new_thread(_save_all_open, (done,))
-    # time for saving when the process is terminated; batch systems kill it after about half a minute
+    # saving must be quick, because batch systems kill the process about half a minute later
     done.acquire(timeout=15.0)
     os.kill(os.getpid(), number)
 
@@ -336,7 +400,6 @@ def _save_all_open(done: _thread.LockType) -> None:
 
 
 def _stop_in_child() -> None:
-    """Record nothing in a process forked from ours."""
     for recorder in list(_recorders):
         recorder._waiting.clear()
         recorder.stop()
@@ -350,7 +413,7 @@ if os.environ.get(FOLDER_VARIABLE) and multiprocessing.current_process().name ==
 
 
 LONGEST_PAGES: Final = 30.0
-"""Seconds after which, as the process ends, only a first page is still made."""
+"""Time limit, in seconds after the script ends, for starting to write a page."""
 
 
 def runnable(
@@ -363,11 +426,11 @@ def runnable(
     open_page: bool = False,
     name: str | None = None,
 ) -> Callable[[], None]:
-    """Function that runs the script as `__main__` and measures it.
+    """Create a function that runs the script as `__main__` and measures it.
 
-    A script that is a directory or a zip file runs its `__main__.py`. At the end of the process each measurement gets
-    its page, and the first look at it is printed on stderr; `open_page` opens the last page in a browser. `name` is
-    that of all its measurements.
+    If the script is a directory or a zip file, its `__main__.py` is run. When the process ends, a page is written for
+    each measurement, and summaries are printed on stderr. `open_page` opens the last page in a browser. `name` applies
+    to all measurements.
 
     Raises
     ------
@@ -377,8 +440,21 @@ def runnable(
         The name is blank.
     """
     recorder = Recorder(out, profile=profile, name=name)
-    recorder.at_end = partial(print_summaries, recorder)  # there is no time for pages
+    recorder.at_end = partial(print_summaries, recorder)  # when the process is terminated, there is no time for pages
     at_exit = partial(print_summaries, recorder, pages=True, open_page=open_page)
+    return runnable_with(recorder, at_exit, script, arguments, as_module=as_module)
+
+
+def runnable_with(
+    recorder: Recorder, at_exit: Callable[[], None], script: str, arguments: Sequence[str], *, as_module: bool
+) -> Callable[[], None]:
+    """Function that runs the script as `__main__` while recording, and calls `at_exit` at the end of the process.
+
+    Raises
+    ------
+    OSError
+        The script cannot be read.
+    """
     first, place = script, Path(script).absolute()
     if as_module:
         execute, first, place = partial(_run_module, script, True), "-m", Path.cwd()
@@ -395,14 +471,14 @@ def _measured(
     execute: Callable[[], None], argv: list[str], place: Path, recorder: Recorder, at_exit: Callable[[], None]
 ) -> None:
     recorder.start()
-    # handlers registered first are called last: the script's own may call a Runner, too
+    # exit handlers run in reverse order, and the script's own exit handlers may also call a Runner
     errors: list[BaseException] = []
     atexit.register(_interrupt_again, errors)
     atexit.register(at_exit)
     sys.argv[:] = argv
     if not sys.flags.safe_path:
         sys.path[0] = str(place)
-    # it stays there: threads and exit handlers of the script outlive this function
+    # not restored, because the script's threads and exit handlers outlive this function
     sys.modules["__main__"] = main = ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
     try:
@@ -416,9 +492,9 @@ def _measured(
 
 
 def _interrupt_again(errors: Sequence[BaseException]) -> None:
-    """Let python end as after an interrupt, which it forgets if `exec` is called with text in between.
+    """Make Python exit as it does after an interrupt, even if `exec` has compiled source since then.
 
-    Modules that define dataclasses or named tuples do that on import.
+    Importing a module that defines dataclasses or named tuples compiles source.
     """
     if any(type(error) is KeyboardInterrupt for error in errors):
         with suppress(KeyboardInterrupt):
@@ -432,17 +508,17 @@ def _run_source(source: bytes, file: str) -> None:
 
 
 def _run_module(name: str, alter_argv: bool) -> None:
-    # called by `python -m` itself; runpy.run_module removes __main__ before exit handlers run
+    # `python -m` uses this function as well; runpy.run_module removes __main__ before exit handlers run
     runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
 
 
 def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool = False) -> None:
-    """Print on stderr what was measured, or that nothing was; in a process that was forked, nothing.
+    """Print a summary of each measurement on stderr, except in a forked process.
 
     Parameters
     ----------
     pages
-        Whether to make a page of each measurement: of the first ones, where that takes long.
+        Whether to write a page for each measurement. If this takes too long, only the first few pages are written.
     open_page
         Whether to open the last page in a browser.
     """
@@ -451,26 +527,31 @@ def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool 
     end, made = time.monotonic() + LONGEST_PAGES, None
     for path in recorder.saved if recorder.recording else ():
         _tell(str(path))
-        with reported(_tell, "it cannot be shown", Exception):
-            # few modules can be imported while python exits, but whoever saved has imported this one
+        with reported(_tell, "this measurement cannot be shown", Exception):
+            # few modules can be imported while Python is exiting, but saving has already imported these modules
             from roastcoffea.measurement import load
             from roastcoffea.storage.store import PAGE_FILE
 
             measurement = load(path)
-            if pages and (made is None or time.monotonic() < end):
-                with reported(_tell, "its page cannot be made", Exception):
-                    made = measurement.report(path / PAGE_FILE, overwrite=True)
             measurement.print_summary(sys.stderr)
-    # seconds of imports that are worth a line
+            if pages and (made is None or time.monotonic() < end):
+                with reported(_tell, "its page cannot be written", Exception):
+                    made = measurement.report(path / PAGE_FILE, overwrite=True)
+                    _tell(f"page: {made}")
+    # shorter imports are not worth reporting
     if recorder.recording and recorder.saved and recorder.import_seconds >= 0.1:
-        took = duration(recorder.import_seconds)
-        _tell(f"importing it took {took}, right after coffea was imported; measurements do not contain this time")
+        _tell(f"importing roastcoffea took {duration(recorder.import_seconds)}, which is not included above")
     if open_page and made is not None:
-        with reported(_tell, "the page cannot be opened", Exception):
-            import webbrowser
+        open_in_browser(made)
 
-            if not webbrowser.open(made.as_uri()):
-                _tell(f"there is no browser to open {made} with")
+
+def open_in_browser(page: Path) -> None:
+    """Open a page in the user's browser, or report on stderr that no browser is available."""
+    with reported(_tell, "the page cannot be opened", Exception):
+        import webbrowser
+
+        if not webbrowser.open(page.resolve().as_uri()):
+            _tell(f"no browser is available to open {page}")
 
 
 def _tell(text: str) -> None:
@@ -480,7 +561,7 @@ def _tell(text: str) -> None:
 def _shown_without_us(
     show: Callable[..., object], kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Show an error as without us: from the script's first frame on, and without the probes' frames."""
+    """Show an error without our frames, starting at the script's first frame."""
     starting = {function.__code__ for function in (_measured, _run_source, _run_module)}
     started = [entry for entry in _entries(trace) if entry.tb_frame.f_code in starting]
     trace = started[-1].tb_next if started else trace
@@ -490,7 +571,6 @@ def _shown_without_us(
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error, and all errors it came from or during."""
     found = [error]
     for each in found:
         found += [other for other in (each.__cause__, each.__context__) if other is not None and other not in found]
@@ -498,15 +578,20 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _without_probes(trace: TracebackType | None) -> TracebackType | None:
-    """Traceback without our frames that only led to others."""
+    """Remove our own frames from the middle of a traceback."""
     entries = list(_entries(trace))
     kept = [
         entry
         for entry in entries
-        # prefixes of modules whose frames are between those of the script and coffea when it is measured
+        # prefixes of modules whose frames lie between the script's and coffea's
         if entry is entries[-1]
         or not str(entry.tb_frame.f_globals.get("__name__")).startswith(
-            ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
+            (
+                "roastcoffea.recording.auto",
+                "roastcoffea.instrument.",
+                "roastcoffea.interrupts",
+                "roastcoffea.studies.plan",
+            )
         )
     ]
     for entry, following in pairwise(kept):

@@ -1,4 +1,4 @@
-"""Measurements from journals of runs that were lost with their client, and from reports of other programs."""
+"""Measurements from the journals of lost runs, and from other programs' reports."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 import roastcoffea
-from roastcoffea.backends.local import LocalMetricsBackend
-from roastcoffea.backends.recorder import LoggedCluster, Recorder
+from roastcoffea.backends.local import ProcessRecorder
+from roastcoffea.backends.recorder import OF_CLIENT, LoggedCluster, Recorder
 from roastcoffea.errors import error_text, reported
 from roastcoffea.log.journal import DAMAGED, Entry, Journal, JournalError
 from roastcoffea.measurement import Measurement
@@ -41,7 +41,7 @@ NOT_IN_REPORT: Final = "the report of a Dask collection does not contain it"
 ABSENT: Final = (
     *("branch_reads", "calls", "client_host", "coffea_report", "hosts", "lifetimes", "pauses", "preprocessing"),
     *("samples", "sampling", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
-    *("worker_states", "client_steps"),
+    *("worker_states", *OF_CLIENT),
 )
 
 Row = dict[str, Any]
@@ -55,27 +55,27 @@ def measurement_from_report(
     name: str | None = None,
     live: Measurement | None = None,
 ) -> Measurement:
-    """Measurement of a computed Dask collection, from the report that uproot and coffea make of its partitions.
+    """Create a measurement of a computed Dask collection from uproot's report.
 
-    Each partition is a chunk with the facts in the report: file, tree, entries, duration and bytes requested, or the
-    error. The rest is missing. `duration` covers opening and reading, without the later computation.
+    Each partition becomes a chunk with the values in the report: file, tree, entries, duration and requested bytes, or
+    the error. All other values are missing. The duration includes opening and reading, but not the later computation.
 
     Parameters
     ----------
-    report : awkward.Array, or mapping of datasets to such
-        The report of `allow_read_errors_with_report`, as computed by `dask.compute(output, report)`.
+    report : awkward.Array, or mapping from datasets to arrays
+        The report from `allow_read_errors_with_report`, computed with `dask.compute(output, report)`.
     start, stop
-        Unix time in seconds before and after that `dask.compute`; the report has no times.
+        Unix times in seconds before and after the `dask.compute` call, because the report contains no times.
     name
         Name of the measurement.
     live
-        Measurement by a collector around that `dask.compute`, instead of `start` and `stop`. The result has its
-        tasks, workers and chunks; the report adds datasets, and partitions without a record.
+        A collector's measurement of the call, to be passed instead of `start` and `stop`. Its tasks, workers and chunks
+        are kept. The report adds the datasets, and the partitions that have no record.
 
     Raises
     ------
     TypeError
-        The report was not computed, or is not uproot's; or neither `start` and `stop` nor `live` is given.
+        The report was not computed or is not from uproot, or neither `start` and `stop` nor `live` is given.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def measurement_from_report(
 
 
 def _joined(live: Run, rows: Sequence[Row], name: str | None) -> Run:
-    """A live run with the partitions of a report, each of which counts once."""
+    """Combine a live run with a report's partitions. Each partition is counted only once."""
     recorded: list[Row] = []
     absent = dict(live.absent)
     if live.chunks is not None and absent.pop("chunks", None) is None:
@@ -115,9 +115,10 @@ def _joined(live: Run, rows: Sequence[Row], name: str | None) -> Run:
 
 
 def _without_records(rows: Sequence[Row], recorded: Sequence[Row]) -> list[Row]:
-    """Partitions of a report that no live record is of; records get the datasets of the others.
+    """Return the report's partitions that have no live record, and add datasets to the other records.
 
-    Where the report lacks file or entries, a partition is that of any record with the same rest.
+    If the report lacks a partition's file or entries, the partition matches any record with the same values in the
+    other columns.
     """
     kinds = [tuple(column for column in PLACE if row.get(column) is not None) for row in rows]
     left, fresh = list(recorded), []
@@ -128,7 +129,7 @@ def _without_records(rows: Sequence[Row], recorded: Sequence[Row]) -> list[Row]:
         matched: set[int] = set()
         for row in (row for row, kind in zip(rows, kinds, strict=True) if kind == known):
             found = places.get(tuple(row[column] for column in known), [])
-            # attempts at one partition share all columns; several partitions may share some
+            # attempts at the same partition have equal values in all these columns; different partitions may share some
             ours = found if len(known) == len(PLACE) else [found.pop(0)] if found else []
             for record in ours:
                 record["dataset"] = row["dataset"] or record["dataset"]
@@ -147,7 +148,7 @@ def _partitions(report: Any) -> list[Row]:
 
     if not isinstance(report, ak.Array):
         text = (
-            f"a report is the awkward.Array from dask.compute(output, report), not {type(report).__name__}; "
+            f"the report must be the awkward.Array from dask.compute(output, report), not {type(report).__name__}; "
             "compute it together with the output"
         )
         raise TypeError(text)
@@ -158,7 +159,7 @@ def _partitions(report: Any) -> list[Row]:
         if field not in report.fields
     ]
     if lacking:
-        text = f"the report has no {', '.join(lacking)}: it is not a report of uproot's allow_read_errors_with_report"
+        text = f"the report has no {', '.join(lacking)}: it is not a report from uproot's allow_read_errors_with_report"
         raise TypeError(text)
     partitions: list[Row] = report.to_list()
     return partitions
@@ -170,7 +171,7 @@ def _row(dataset: str | None, partition: Row) -> Row:
     if partition["exception"] is not None:
         error = f"{partition['exception']}: {partition['message']} (on {partition['hostname']})"
         return row | {"outcome": ERROR, "error": error, "start": 1e-9 * partition["call_time"]}
-    # a tree that was already open counts the requests of all its readers
+    # for a tree that was already open, this number includes requests by all its readers
     requested = partition["performance_counters"]["num_requested_bytes"] if "file" in place else None
     return row | {
         "outcome": OK,
@@ -181,10 +182,11 @@ def _row(dataset: str | None, partition: Row) -> Row:
 
 
 def _place(arguments: Sequence[str]) -> Row:
-    """Columns of what was read, from the printed arguments of uproot's reader.
+    """Parse the file, tree and entries from uproot's printed reader arguments.
 
-    A tree opened earlier is (tree, start, stop), and the tree's text does not name its file. Otherwise it is (file,
-    tree, start, stop, "True"), or (file, tree, step, steps, "False"), whose entries depend on the length of the file.
+    For a tree opened earlier, the arguments are (tree, start, stop), without a file name. Otherwise, they are (file,
+    tree, start, stop, "True") or (file, tree, step, steps, "False"). In the latter case, the entries depend on the
+    length of the file.
     """
     if len(arguments) == 3:
         _, start, stop = arguments
@@ -197,23 +199,23 @@ def _place(arguments: Sequence[str]) -> Row:
 def _problems(rows: Sequence[Row]) -> Iterator[str]:
     if opened := sum("file" not in row for row in rows):
         yield (
-            f"{opened} of {len(rows)} partitions read trees that were already open: the report has neither their files "
-            "nor their requested bytes (pass open_files=False, or files with steps)"
+            f"{opened} of {len(rows)} partitions read trees that were already open: the report lacks their files and "
+            "requested bytes (pass open_files=False, or files with steps)"
         )
     if steps := sum("entry_stop" not in row for row in rows):
         yield (
-            f"{steps} of {len(rows)} partitions are fractions of a file: the report does not have their entries "
+            f"{steps} of {len(rows)} partitions are fractions of a file: the report does not list their entries "
             "(pass files with steps, as from coffea's preprocess)"
         )
 
 
 def recovered(journal: Journal) -> Measurement:
-    """The measurement that a journal has: of a run that was lost, or one that ended and was not saved.
+    """Recover the measurement of a lost or unsaved run.
 
     Raises
     ------
     JournalError
-        Its header is damaged.
+        The journal's header is damaged.
     """
     try:
         replay = _Replay(journal.header)
@@ -225,36 +227,34 @@ def recovered(journal: Journal) -> Measurement:
 
 
 def _as_saved(run: Run) -> Run:
-    """The run; raises one of `DAMAGED` if it could not be loaded once it is saved."""
+    """Return the run, or raise one of the `DAMAGED` exceptions if a saved copy could not be loaded."""
     check_times(run.start, run.stop)
     check_body(restored_body(body_of(run)))
     return run
 
 
 class _Replay:
-    """A run that is learned from its journal."""
-
     def __init__(self, header: Mapping[str, Any]) -> None:
         wanted = {"profile": header["profile"], "peak_memory": header.get("peak_memory", True)}
         self._records = RunRecords(header["id"], header["name"], header["interval"], **wanted)
         self._records.environment = Environment(**{**header["environment"], "hosts": ()})
         self._records.outside = dict(header["outside"])
-        self._backend: Recorder = LoggedCluster() if header["backend"] == LoggedCluster.kind else LocalMetricsBackend()
+        self._backend: Recorder = LoggedCluster() if header["backend"] == LoggedCluster.kind else ProcessRecorder()
         self._backend.kind = header["backend"]
         if isinstance(self._backend, LoggedCluster):
-            self._backend.absent["span_metrics"] = "the client was lost before it asked for them"
+            self._backend.absent["span_metrics"] = "the client was lost before it requested them"
         self._start = self._last = float(header["start"])
         self._spans: dict[str, list[pa.Table]] = {}
         self._end: dict[str, Any] | None = None
         if header["version"] != roastcoffea.__version__:
             self._records.note(
-                f"roastcoffea {header['version']} wrote the journal: entries of a form unknown here are lost"
+                f"roastcoffea {header['version']} wrote the journal: entries that this version does not recognise "
+                "are lost"
             )
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry."""
         self._last = max(self._last, entry.time)
-        with reported(self._records.note, f"the journal has {entry.kind!r} that cannot be read", Exception):
+        with reported(self._records.note, f"the journal has an unreadable entry {entry.kind!r}", Exception):
             if entry.kind.startswith(SPANS):
                 name = entry.kind.removeprefix(SPANS)
                 self._spans.setdefault(name, []).append(unpacked_part(entry.data, arrow_schema(TABLES[name])))
@@ -265,7 +265,6 @@ class _Replay:
                 self._backend.take(entry.kind, entry.data)
 
     def run(self, problems: Sequence[str]) -> Run:
-        """The run so far."""
         self._journal_problems = problems
         run = None
         with reported(self._records.note, "the end of the run in the journal cannot be read", DAMAGED):
@@ -280,17 +279,17 @@ class _Replay:
         records.running.clear()
         end = moment(self._last)
         records.note(
-            f"the client was lost: what came after {end} is missing, with the tasks that were running then, the last "
-            "reports of the workers, and Dask's fine metrics"
+            f"the client was lost: everything after {end} is missing, as are tasks that were running then, the "
+            "workers' last reports, and Dask's fine metrics"
         )
         for problem in self._journal_problems:
             records.note(problem)
         records.lost = True
-        ending = LOST, f"the client was lost (killed, out of memory, or without power); its journal ends at {end}"
+        ending = LOST, f"the client was lost (killed, out of memory, or power failure); its journal ends at {end}"
         return records.run(self._backend, start, max(self._last, start), ending)
 
     def _ended_run(self, end: Mapping[str, Any]) -> Run:
-        """A run that ended, and was not saved: what is in no table is known."""
+        """Restore a run that ended but was not saved. Only its tables are assembled again."""
         body = restored_body(end["run"])
         check_body(body)
         replayed = self._records.run(self._backend, body["start"], body["stop"], (body["outcome"], body["error"]))

@@ -1,1 +1,1 @@
-"""Plain, frozen records of a run in seconds and bytes, without arithmetic."""
+"""Plain, immutable records of a run, in seconds and bytes."""

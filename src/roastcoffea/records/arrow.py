@@ -1,4 +1,4 @@
-"""Arrow tables and DataFrames of records, on the client only: workers and schedulers never import this."""
+"""Arrow tables and DataFrames of records, used only on the client. Workers and schedulers never import this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST_CODE: Final = 2**62
-"""Largest number of possible codes; beyond it, codes are counted anew from 0."""
+"""Maximum size of the code space. Beyond this limit, codes are renumbered from 0."""
 
 ARROW_TYPES: Final = {
     "text": pa.string(),
@@ -30,29 +30,25 @@ ARROW_TYPES: Final = {
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Arrow schema of a table of records."""
     return pa.schema([pa.field(column.name, ARROW_TYPES[column.kind]) for column in columns])
 
 
 def table_of_rows(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Table of records from one mapping per row; a name missing from a row was not measured."""
+    """Build a table from one mapping per row. Rows omit values that were not measured."""
     return Table.from_pylist(list(rows), schema=arrow_schema(columns))
 
 
 def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> Table:
-    """Table of records from one array per column, in any order."""
     schema = arrow_schema(columns)
     return pa.table({name: values[name] for name in schema.names}, schema=schema)
 
 
 def with_column(table: Table, name: str, values: Sequence[Any]) -> Table:
-    """A table with other values in one of its columns."""
     place = table.schema.get_field_index(name)
     return table.set_column(place, table.field(place), pa.array(values, table.field(place).type))
 
 
 def packed_parts(table: Table) -> Iterator[bytes]:
-    """A table as bytes, in parts of bounded size."""
     for batch in table.to_batches(max_chunksize=10_000):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
@@ -61,7 +57,7 @@ def packed_parts(table: Table) -> Iterator[bytes]:
 
 
 def unpacked_part(data: bytes, schema: pa.Schema) -> Table:
-    """A part of a table that has this schema; ValueError for one that has another."""
+    """Unpack part of a table; raise ValueError if its schema differs from `schema`."""
     table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
     table.validate(full=True)
     if not table.schema.equals(schema):
@@ -70,7 +66,7 @@ def unpacked_part(data: bytes, schema: pa.Schema) -> Table:
 
 
 def frame_of(table: Table, columns: Sequence[Column]) -> pd.DataFrame:
-    """DataFrame of records, with the meaning and unit of its columns in `attrs["columns"]`."""
+    """Convert a table to a DataFrame, with each column's meaning and unit in `attrs["columns"]`."""
     import pandas as pd
 
     frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
@@ -83,14 +79,13 @@ def frame_of(table: Table, columns: Sequence[Column]) -> pd.DataFrame:
 
 
 def absent_frame(columns: Sequence[Column], reason: str) -> pd.DataFrame:
-    """Frame without rows, with the reason in `attrs["absent"]`."""
     frame = frame_of(table_of_rows(columns, []), columns)
     frame.attrs["absent"] = reason
     return frame
 
 
 def row_codes(rows: Table) -> npt.NDArray[np.int64]:
-    """A number for each row of a table; equal rows share it, and null equals null."""
+    """Assign an integer code to each row of a table. Equal rows share a code; nulls compare equal."""
     codes, different = np.zeros(len(rows), np.int64), 1
     for column in rows.columns:
         found = column.combine_chunks().dictionary_encode(null_encoding="encode")

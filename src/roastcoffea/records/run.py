@@ -1,4 +1,4 @@
-"""A run: everything recorded between entering and leaving one collector, with its Runner calls."""
+"""Records of a run and its Runner calls, from entering to leaving a collector."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 LOST: Final = "lost"
-"""Outcomes: a run is lost with its client, before it ended; a journal may have what was recorded until then."""
+"""Outcomes of a run. A run is "lost" if its client died before the run ended; a journal may still contain the records
+made until then."""
 
 OUTSIDE: Final = "outside"
-"""Key in `absent` of what is excluded from the run on purpose."""
+"""Key in `absent` for anything deliberately excluded from the run."""
 
 NO_FILE: Final = "no task opened a file with uproot"
-"""Reason for no records of chunks where all tasks were to be measured."""
+"""Reason for missing chunk records when every task was supposed to be measured."""
 
 OF_CALL: Final = "chunks of "
-"""Beginning of the key in `absent` of a Runner call whose chunks have no records; its identity follows."""
+"""Prefix of the key in `absent` for a Runner call without chunk records. The call ID follows the prefix."""
 
 LONGEST_NAME: Final = 60
-"""Letters of a run's name where it stands for the run."""
 
 Gaps = tuple[tuple[float, ...], ...]
-"""Start and end of times of which nothing was recorded, as the client was stopped."""
+"""Start and end of each period for which data are missing because the client was suspended."""
 
 SpanMetrics = Mapping[tuple[Hashable, ...], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerCall:
-    """One call of coffea's `Runner.run` inside the run."""
+    """One call to coffea's `Runner.run` during the run."""
 
     id: str
     processor: str
@@ -49,42 +49,38 @@ class RunnerCall:
     outcome: str
     error: str | None = None
     chunks: int | None = None
-    """Chunks given to the executor; None if it was not called."""
+    """Number of chunks passed to the executor; None if the executor was not called."""
     files: int | None = None
-    """Files given to the executor for preprocessing; None if it was not called."""
+    """Number of files passed to the executor for preprocessing; None if the executor was not called."""
     fileset: str | None = None
-    """SHA-256 over dataset, file, tree and file uuid of those chunks: equal for equal input."""
+    """SHA-256 hash of the chunks' datasets, files, trees and file UUIDs. Identical inputs have the same hash."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the Runner and executor that affect speed, such as chunksize."""
+    """Runner and executor settings that affect performance, such as chunksize."""
     report: Mapping[str, Any] | None = None
-    """coffea's own metrics; None unless the Runner has savemetrics on."""
+    """Metrics from coffea; None unless the Runner has savemetrics enabled."""
     kept: list[int] | None = None
-    """Of a call that failed: numbers of the chunks in its partial output, in the order in which it asked for them."""
+    """Indices of the requested chunks that are included in a failed call's partial output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine of the run, and the resources that the run's processes could use."""
+    """A machine used by the run, and the resources available to the run's processes."""
 
     name: str
     cores: int | None
-    """Cores available to all processes together, given their control groups and affinity."""
+    """Total number of cores available to the run's processes, given their control groups and CPU affinity."""
     memory: int | None
-    """Memory in bytes available to all processes together."""
+    """Total memory available to the run's processes, in bytes."""
     node_cores: int | None = None
-    """Cores of the whole machine."""
     node_memory: int | None = None
-    """Memory of the whole machine in bytes."""
+    """Memory of the whole machine, in bytes."""
     others: float | None = None
-    """Cores of the whole machine that processes of others used, on average."""
+    """Average number of the machine's cores used by processes outside the run."""
     others_absent: str | None = None
-    """Why that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Versions and machines of the run."""
-
     versions: Mapping[str, str]
     client_host: str | None
     hosts: tuple[Host, ...] = ()
@@ -92,7 +88,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedRun:
-    """One of the independent runs that a run was merged from."""
+    """An independent run that was merged into another run."""
 
     id: str
     name: str | None
@@ -109,9 +105,9 @@ class MergedRun:
 class Run:
     """The records of one run.
 
-    Times are Unix seconds on the client's clock unless a column says otherwise. Tables are Arrow tables with the
-    columns defined in the modules of `records`. A field that was not measured is None, and `absent` has the reason
-    under its name.
+    Times are Unix seconds on the client's clock unless a column names another clock. Tables are Arrow tables with the
+    columns defined in `roastcoffea.records`. A field that was not measured is None, and `absent` maps its name to the
+    reason.
     """
 
     id: str
@@ -125,95 +121,98 @@ class Run:
     sampling_interval: float | None = None
     calls: tuple[RunnerCall, ...] = ()
     merged: tuple[MergedRun, ...] = ()
-    """Independent runs that this one was merged from; empty for a recorded run."""
+    """Independent runs that were merged into this run. Empty if this run was recorded directly."""
     asked: pa.Table | None = None
-    """Chunks and files that the Runner calls requested."""
+    """Chunks and files requested by the Runner calls."""
     chunks: pa.Table | None = None
     branch_reads: pa.Table | None = None
     sections: pa.Table | None = None
     profile: pa.Table | None = None
-    """Stacks of threads that processed chunks, summed by Runner call and dataset."""
+    """Sampled stacks of threads that processed chunks, summed by Runner call and dataset."""
     preprocessing: pa.Table | None = None
     tasks: pa.Table | None = None
     samples: pa.Table | None = None
     lifetimes: pa.Table | None = None
     pauses: pa.Table | None = None
     sampling: pa.Table | None = None
-    """Samples that the scheduler took itself, and those it missed."""
+    """Samples taken by the scheduler itself, with the number of missed samples."""
     worker_states: pa.Table | None = None
-    """State of each worker in these samples, as known to the scheduler."""
+    """State of each worker at the time of each sample, as known to the scheduler."""
     client_steps: pa.Table | None = None
-    """What the client's thread did for executors on Dask, and samples of its event loop."""
+    """Steps of the client thread (Dask executors), and samples of the client's event loop."""
+    worker_requests: pa.Table | None = None
+    """Workers requested by the client's cluster object, and the states of their jobs."""
     span_metrics: SpanMetrics | None = None
     span_metrics_per_worker: Mapping[str, SpanMetrics] | None = None
-    """Each worker's counts inside and outside the run's tasks, by address."""
+    """Dask's activity counters by worker address, both inside and outside the run's tasks."""
     coffea_report: Any = None
-    """Argument of `set_coffea_report`; None if it was not called."""
+    """The report passed to `set_coffea_report`; None if this method was not called."""
     custom_metrics: Any = None
     gaps: Gaps = ()
     attempts: Mapping[str, int] | None = None
-    """Attempts of tasks by kind, as counted by the scheduler; None if not counted."""
+    """Number of task attempts of each kind, counted by the scheduler; None if they were not counted."""
     scheduler_clock_offset: float | None = None
-    """Scheduler's clock minus the client's, in seconds."""
+    """The scheduler's clock minus the client's clock, in seconds."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Rows lost for lack of a receiver, by table."""
+    """Number of rows lost from each table because they were never received."""
     reported: Mapping[str, Any] | None = None
-    """Metrics that another program computed and stored without records (roastcoffea 0.1.2)."""
+    """Metrics computed by another program and stored without records (roastcoffea 0.1.2)."""
     reported_by: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     shared: bool = False
-    """Whether its hosts, users and paths have made-up names."""
+    """Whether hosts, users and paths were replaced with made-up names."""
 
     @property
     def ended_early(self) -> bool:
-        """Whether it failed or was lost, so that it may lack a part of its work."""
+        """Whether the run failed or was lost. Either way, part of its work may be missing."""
         return self.outcome in {FAILED, LOST}
 
     @property
     def ending(self) -> str:
-        """How it ended, as a verb."""
         return "was lost" if self.outcome == LOST else self.outcome
 
     def __repr__(self) -> str:
-        chunks = "" if self.chunks is None else f", {len(self.chunks)} attempts of chunks"
+        chunks = "" if self.chunks is None else f", {len(self.chunks)} chunk attempts"
         return (
             f"<Run {(self.name or self.id)[:LONGEST_NAME]!r}: {self.outcome}, {self.stop - self.start:.3g} s{chunks}>"
         )
 
 
 def unwatched_run(**known: Any) -> Run:
-    """Finished run that roastcoffea did not measure, with the known facts."""
+    """Build a finished, unmeasured run from its known fields."""
     unknown = {"id": uuid.uuid4().hex, "name": None, "environment": Environment(versions={}, client_host=None)}
     return Run(outcome=FINISHED, error=None, **(unknown | known))
 
 
 OF_TASKS: Final = "tasks: "
-"""Beginning of the identity of what stands for a Runner call where tasks run functions without one."""
+"""Prefix of the ID used instead of a Runner call ID if tasks run functions without a Runner."""
 
 ASKED_COLUMNS: Final = (
-    text_column("call", "identity of the Runner call"),
+    text_column("call", "Runner call ID"),
     *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
-    text_column("uuid", "the file's own identity (hexadecimal); none if the whole file was requested"),
+    text_column("uuid", "UUID of the file (hexadecimal); none if the whole file was requested"),
     Column("entry_start", "integer", "events", "first entry of the chunk; none if the whole file was requested"),
-    Column("entry_stop", "integer", "events", "entry after the last one; none if the whole file was requested"),
-    text_column("site", "site that holds the file, if the fileset or coffea's map of sites names it"),
+    Column(
+        "entry_stop", "integer", "events", "one past the last entry of the chunk; none if the whole file was requested"
+    ),
+    text_column("site", "site that stores the file, if the fileset or coffea's site map names the site"),
 )
-"""One row for each requested chunk, and for each file whose metadata was requested, in order of request."""
+"""One row for each requested chunk and for each file whose metadata was requested, in request order."""
 
 PREPROCESSING_COLUMNS: Final = (
-    integer_column("id", "identity of the record"),
+    integer_column("id", "record ID"),
     *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
-    seconds_column("start", "when it began (Unix time, the worker's clock)"),
-    seconds_column("stop", "when it ended (Unix time, the worker's clock)"),
-    seconds_column("wall_seconds", "duration"),
-    seconds_column("cpu_seconds", "CPU time of the thread"),
-    bytes_column("bytes_requested", "requested from storage"),
-    bytes_column("bytes_transferred", "received from storage"),
-    text_column("source", "what read the file"),
+    seconds_column("start", "when the attempt began (Unix time, the worker's clock)"),
+    seconds_column("stop", "when the attempt ended (Unix time, the worker's clock)"),
+    seconds_column("wall_seconds", "duration of the attempt"),
+    seconds_column("cpu_seconds", "CPU time of the thread that ran the attempt"),
+    bytes_column("bytes_requested", "bytes requested from storage"),
+    bytes_column("bytes_transferred", "bytes received from storage"),
+    text_column("source", "reader used for the file"),
     *ENDPOINT_COLUMNS,
     *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
-    text_column("outcome", '"ok", "error", or "traced" (to find out which columns to preload)'),
-    text_column("error", "text of the error, if any"),
-    text_column("call", "identity of the Runner call, if any"),
+    text_column("outcome", '"ok", "error", or "traced" (opened to find out which columns to preload)'),
+    text_column("error", "error message, if any"),
+    text_column("call", "Runner call ID, if any"),
 )

@@ -1,1 +1,1 @@
-"""Replaying recorded chunks on simulated workers."""
+"""Replays of recorded chunks on simulated workers."""

@@ -1,4 +1,4 @@
-"""Recorded chunks with the seconds of their parts, and changes of a recorded run."""
+"""Breakdown of recorded chunk times, and changes to a recorded run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import scipy
 
 from roastcoffea.metrics.phases import DECOMPRESS, PHASES, TIME_CLASSES
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, nonnegative_fit, places
 from roastcoffea.metrics.thread_activity import sum_of
 from roastcoffea.replay.cluster import Costs, Load, Merging
 from roastcoffea.units import number
 
 
 class Parts(NamedTuple):
-    """Seconds of each chunk.
+    """Breakdown of each chunk's time, in seconds.
 
-    `open_cpu` and `open_wait` are opening the file and building its events, `read` is waiting for storage in process(),
-    `decompress` CPU in decompression, `cpu` all other CPU, `lock` blocked while others hold the interpreter, `wait`
-    other time without CPU. `contention` is waiting for a core, `first` the extra time of a process's first task: 0 if
-    the replay adds its own. `failed` is the time of a failed attempt, which has no other part. `overhead` is the rest
-    of the task.
+    `open_cpu` and `open_wait` were spent opening the file and building events, `read` waiting for storage in
+    process(), and `decompress` decompressing data. `cpu` is all other CPU time. `lock` was spent waiting for the GIL,
+    and `contention` waiting for a core. `wait` is all other time off the CPU. `first` is the extra time that a
+    process's first task took (0 if the replay adds the start-up time). `failed` is the time spent on a failed attempt,
+    whose other parts are 0. `overhead` is the rest of the task's time.
     """
 
     open_cpu: Numbers
@@ -43,26 +42,24 @@ class Parts(NamedTuple):
 
     @property
     def total(self) -> Numbers:
-        """Time of each chunk in its parts."""
         return np.asarray(sum(self))
 
     @property
     def computing(self) -> Numbers:
-        """CPU of each chunk from opening its file to the end of process()."""
+        """Each chunk's CPU time, from opening the file to the end of process()."""
         return self.open_cpu + self.decompress + self.cpu
 
     def each(self, change: Callable[[Numbers], Numbers]) -> Parts:
-        """Apply a change to all parts."""
         return Parts(*map(change, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
-    """Chunks in order of their start, with the seconds of their parts, without starting processes.
+    """Chunks in start order, with a breakdown of their time.
 
-    `dataset` is an index into `datasets`, `file` a number for each file. `factor` is the expected share of a
-    straggler's time, and 1 for others. `row` is the index of each in the table of chunks that counted. A failed attempt
-    has -1 as dataset, file and row.
+    `dataset` is an index into `datasets`, and `file` is the file's numeric ID. For stragglers, `factor` is the ratio of
+    the expected duration to the actual duration; for all other chunks, it is 1. `row` is the chunk's index in the table
+    of counted chunks. For failed attempts, `dataset`, `file` and `row` are -1.
     """
 
     datasets: tuple[str, ...]
@@ -79,11 +76,10 @@ class Chunks:
 
     @property
     def events(self) -> Numbers:
-        """Events of each chunk."""
         return (self.stop - self.start).astype(np.float64)
 
     def load(self, *, shared: bool = False) -> Load:
-        """Work to do; if storage is shared, reading is separate from other waiting."""
+        """Build the load for a replay. If storage is shared, reading is kept separate from all other waiting."""
         parts = self.parts
         reading = parts.open_wait + parts.read
         waiting = parts.lock + parts.wait + parts.contention + parts.first + parts.failed
@@ -93,23 +89,24 @@ class Chunks:
         return Load(before=parts.open_cpu, wait=reading + waiting, after=after)
 
     def take(self, rows: Integers) -> Chunks:
-        """Some of them."""
         picked: dict[str, Any] = {
             name: getattr(self, name)[rows] for name in ("dataset", "file", "start", "stop", "factor", "row")
         }
         return replace(self, parts=self.parts.each(itemgetter(rows)), **picked)
 
     def recut(self, made_of: Integers, start: Integers, stop: Integers, parts: Parts) -> Chunks:
-        """Other chunks of the same files, each derived from a recorded one."""
+        """Build new chunks of the same files.
+
+        `made_of` holds the row from which each new chunk takes its dataset and file.
+        """
         places = self.take(made_of)
         return replace(places, start=start, stop=stop, parts=parts, factor=np.ones(len(made_of)))
 
     def with_parts(self, **parts: Numbers) -> Chunks:
-        """The same chunks with some of their parts changed."""
         return replace(self, parts=self.parts._replace(**parts))
 
     def uncrowded(self, doublings: Numbers, crowded: float) -> Chunks:
-        """Chunks with the CPU time that they would take on a core of their own, with less for each doubling."""
+        """Replace each chunk's CPU time with the time it would need on a core of its own."""
         alone = 1 / (1 + crowded * doublings)
         parts = self.parts
         return self.with_parts(
@@ -118,7 +115,7 @@ class Chunks:
 
 
 def needed(chunks: pa.Table) -> pa.Table:
-    """Columns of chunks needed for parts: copying these costs less than copying all."""
+    """Select the columns that `chunks_in_parts` needs, to avoid copying all columns."""
     seconds = (*OF_CHUNKS, *(phase.column for phase in PHASES), LOCK, BLOCKED)
     names = dict.fromkeys(("id", "dataset", "file", "entry_start", "entry_stop", "events", "bytes_requested", *seconds))
     return chunks.select([name for name in names if name in chunks.column_names])
@@ -127,18 +124,18 @@ def needed(chunks: pa.Table) -> pa.Table:
 def chunks_in_parts(
     chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Table | str = "not needed", rows: Integers | None = None
 ) -> Chunks:
-    """Parts of chunks as recorded.
+    """Break down recorded chunk times.
 
     Parameters
     ----------
     chunks
-        Attempts of chunks that counted.
+        Chunk attempts whose results were used.
     task_seconds
-        Duration of each chunk's task.
+        Duration of each chunk's task, in seconds.
     stragglers
-        Those that took longer than expected; or why they are unknown.
+        Table of chunks that took longer than expected, or the reason why there is no table.
     rows
-        Index of each in the table of chunks that counted; by default all of them.
+        Index of each chunk in the table of counted chunks; defaults to its position.
     """
     wall, core_wait, *cpus = (amounts(chunks, name) for name in OF_CHUNKS)
     cpu = np.minimum(sum(cpus), wall)
@@ -152,12 +149,12 @@ def chunks_in_parts(
     decompress = np.minimum(decompressed, cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.clip(wall - cpu - contention, 0.0, None)
-    # if waiting for a core was long, all other waiting is reduced: opening and reading keep their proportions
+    # if the waits add up to more than the time left, scale all of them down by the same factor
     opened, known = np.clip(opening - open_cpu, 0.0, None), frozenset(chunks.column_names)
     lock, blocked, whole = (
         amounts(chunks, name) if name in known else 0.0 * wall for name in (LOCK, BLOCKED, "wait_seconds")
     )
-    if BLOCKED in known:  # else the combined waiting of older runs
+    if BLOCKED in known:  # older runs recorded only the sum of the two waits
         whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
     apart = {"wait_seconds", "contention_seconds", LOCK, BLOCKED}
     other = (phase.column for phase in PHASES if phase.part == "waiting" and phase.column not in apart)
@@ -199,11 +196,11 @@ OF_STORAGE: Final = tuple(one.name for one in TIME_CLASSES if one.word == "stora
 
 LOCK: Final = "lock_seconds"
 BLOCKED: Final = "blocked_seconds"
-"""Columns of waiting in process(), which older runs lack."""
+"""LOCK and BLOCKED hold time spent waiting inside process(). Older runs lack these columns."""
 
 
 def ratio(amount: Numbers, divisor: Numbers) -> Numbers:
-    """Ratio of two amounts; 0 if the second is 0."""
+    """Divide two arrays; the result is 0 where the divisor is 0."""
     return np.divide(amount, divisor, out=np.zeros(len(amount)), where=divisor > 0)
 
 
@@ -211,12 +208,12 @@ AS_RECORDED: Final = "as recorded"
 STORAGE_FACTOR: Final = 2.0
 
 ChunkLaw = Mapping[str, Numbers]
-"""For each dataset the fixed seconds and those per event, one row per part of a chunk."""
+"""Maps each dataset to its fixed cost and cost per event in seconds, with one row per field of `Parts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A change: functions of chunks, preprocessing, Dask's costs, and merging."""
+    """A change to a run, as functions that modify its chunks, preprocessing, Dask overheads and merging."""
 
     chunks: Callable[[Chunks], Chunks] = lambda chunks: chunks
     preprocessing: Callable[[Load], Load] = lambda load: load
@@ -224,7 +221,6 @@ class Scenario:
     merging: Callable[[Merging], Merging] = lambda merging: merging
 
     def then(self, other: Scenario) -> Scenario:
-        """This change followed by another one."""
         return Scenario(
             lambda given: other.chunks(self.chunks(given)),
             lambda given: other.preprocessing(self.preprocessing(given)),
@@ -237,26 +233,26 @@ UNCHANGED: Final = Scenario()
 
 
 def opened_once(chunks: Chunks) -> Chunks:
-    """Chunks of which only the first of a file opens it and builds its tree."""
+    """Have only the first chunk of each file open the file and build the tree."""
     keeps, parts = np.zeros(len(chunks)), chunks.parts
     keeps[np.unique(files_of(chunks), return_index=True)[1]] = 1.0
     return with_computing(chunks, open_cpu=parts.open_cpu * keeps, open_wait=parts.open_wait * keeps)
 
 
 def files_of(chunks: Chunks) -> Integers:
-    """Number for the file of each chunk, in a dataset."""
+    """Assign a numeric ID to each combination of dataset and file."""
     return np.asarray(chunks.dataset * (int(chunks.file.max(initial=0)) + 1) + chunks.file)
 
 
 def with_computing(chunks: Chunks, **parts: Numbers) -> Chunks:
-    """Chunks with some parts changed; waits for cores and the interpreter scale with their CPU time."""
+    """Change some of the parts, and scale waits for cores and the GIL in proportion to the CPU time."""
     before, changed = chunks.parts.computing, chunks.with_parts(**parts)
     ratio = np.divide(changed.parts.computing, before, out=np.ones_like(before), where=before > 0)
     return changed.with_parts(contention=changed.parts.contention * ratio, lock=changed.parts.lock * ratio)
 
 
 def faster_storage(times: float) -> Scenario:
-    """Storage this many times faster; waiting in preprocessing counts as storage."""
+    """Make storage `times` times as fast. All waiting during preprocessing counts as waiting for storage."""
     return Scenario(
         lambda old: old.with_parts(open_wait=old.parts.open_wait / times, read=old.parts.read / times),
         preprocessing=lambda load: replace(load, wait=load.wait / times),
@@ -264,7 +260,7 @@ def faster_storage(times: float) -> Scenario:
 
 
 def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
-    """Changes by name; the first is none."""
+    """Scenarios by name. The first scenario is the unchanged run."""
 
     def without_stragglers(chunks: Chunks) -> Chunks:
         expected = chunks.parts.each(lambda seconds: seconds * chunks.factor)
@@ -280,9 +276,9 @@ def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
 
 
 def without_dask(*, outputs: bool = False) -> Scenario:
-    """Tasks that cost only their computing; processes still have to start.
+    """Remove Dask's overheads, but keep the time that processes take to start.
 
-    With `outputs`, chunks have large results that take time to compress and fetch.
+    If `outputs` is true, also keep the time spent compressing and fetching large results.
     """
     scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, steal=0.0))
     if outputs:
@@ -294,11 +290,14 @@ def without_dask(*, outputs: bool = False) -> Scenario:
     )
 
 
-# Chunks of another size
+# Chunks of a different size
 
 
 class Pieces(NamedTuple):
-    """Files split into chunks: the index of each chunk's file among the recorded chunks, and its entries."""
+    """New chunks of the recorded files.
+
+    `row` is the row of the recorded chunk that contains the start of each new chunk.
+    """
 
     row: Integers
     start: Integers
@@ -306,16 +305,16 @@ class Pieces(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """Chunks of another size if a chunk's entire cost were fixed, and if only opening were."""
+    """Chunks of a different size, assuming that either all costs are fixed or only the cost of opening files is."""
 
     fixed: Chunks
     opening: Chunks
 
 
 def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
-    """Cost of a chunk by its events, for each dataset, from all chunks of runs of the same analysis.
+    """Fit the cost of a chunk as a function of its number of events, for each dataset.
 
-    A text says why the fixed cost of a chunk is unknown.
+    All runs must be of the same analysis. If the fixed cost per chunk cannot be determined, return the reason.
     """
     names, dataset = datasets_of(runs)
     events = np.concatenate([chunks.events for chunks in runs])
@@ -334,41 +333,38 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
 
 
 def datasets_of(runs: Sequence[Chunks]) -> tuple[list[str], Integers]:
-    """Names of the datasets of several runs, and the index of each chunk's dataset among them."""
     names = list(dict.fromkeys(name for chunks in runs for name in chunks.datasets))
     own = ([names.index(name) for name in chunks.datasets] for chunks in runs)
     return names, np.concatenate([np.array(some)[chunks.dataset] for some, chunks in zip(own, runs, strict=True)])
 
 
 def _why_unknown(name: str, events: Numbers) -> str | None:
-    """Why a dataset's chunks of these sizes do not show the fixed cost of a chunk; None if they do."""
     if len(events) < 4:
         return f"{name} has {len(events)} chunks, too few to determine the fixed cost of a chunk"
     low, high = np.quantile(events, [0.05, 0.95])
-    # one odd chunk at the end of each file is not enough
+    # one shorter chunk at the end of each file is not enough
     if high >= 1.5 * low and np.std(events) >= 0.15 * np.mean(events):
         return None
     return (
-        f"chunks of {name} have about {number(round(float(np.median(events))))} events each, so that the fixed cost "
-        "of a chunk is unknown; add a run with another chunk size"
+        f"chunks of {name} have about {number(round(float(np.median(events))))} events each, so the fixed cost of a "
+        "chunk is unknown; add a run with a different chunk size"
     )
 
 
 def _fitted(events: Numbers, parts: Numbers) -> Numbers:
-    """Fixed seconds and those per event, of each part."""
     traits = np.column_stack([np.ones(len(events)), events])
-    return np.array([scipy.optimize.nnls(traits, seconds)[0] for seconds in parts.T])
+    return np.array([nonnegative_fit(traits, seconds) for seconds in parts.T])
 
 
 def _through(pooled: Numbers, events: Numbers, parts: Numbers) -> Numbers:
-    """The law of others through the mean of these chunks, with their fixed seconds if these took as long."""
+    """Combine the pooled fixed cost (capped at the mean) with a cost per event that reproduces the mean duration."""
     mean = parts.mean(axis=0)
     fixed = np.minimum(pooled[:, 0], mean)
     return np.column_stack([fixed, (mean - fixed) / max(float(events.mean()), 1.0)])
 
 
 def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
-    """Chunks of another size following the law, scattered like the recorded ones."""
+    """Build chunks of a different size from the fitted costs, with the recorded scatter."""
     laws, pieces = np.array([law[name] for name in chunks.datasets]), cut(chunks, size)
 
     def expected(dataset: Integers, events: Numbers) -> Numbers:
@@ -378,14 +374,13 @@ def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
     usual, total = expected(chunks.dataset, chunks.events).sum(axis=1), chunks.parts.total
     scatter = np.divide(total, usual, out=np.ones_like(usual), where=usual > 0)
     scatter = np.resize(np.random.default_rng(0).permutation(scatter / scatter.mean()), len(events))
-    # larger chunks scatter less, because their variations average out
+    # larger chunks scatter less, because fluctuations average out within a chunk
     factor = np.maximum(1 + (scatter - 1) * np.sqrt(chunks.events.mean() / events.mean()), 0.1)
     seconds = expected(chunks.dataset[pieces.row], events) * (factor / factor.mean())[:, None]
     return chunks.recut(*pieces, Parts(*seconds.T))
 
 
 def bracket(chunks: Chunks, size: int) -> Bracket:
-    """Chunks of another size if the fixed cost of a chunk is unknown."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
     fixed = chunks.parts.each(itemgetter(pieces.row))
@@ -394,9 +389,9 @@ def bracket(chunks: Chunks, size: int) -> Bracket:
 
 
 def cut(chunks: Chunks, size: int) -> Pieces:
-    """Split files like coffea: each into equal chunks of about that size.
+    """Split each file into equal chunks of about the given size, as coffea does.
 
-    A file ends with its last recorded chunk.
+    Each file is assumed to end where its last recorded chunk ends.
     """
     _, file = np.unique(files_of(chunks), return_inverse=True)
     order = np.lexsort((chunks.start, file))
@@ -407,7 +402,7 @@ def cut(chunks: Chunks, size: int) -> Pieces:
     turn = np.arange(len(of_file)) - np.repeat(np.cumsum(number_of) - number_of, number_of)
     step, last = -(-entries // number_of), entries[of_file]
     starts, stops = (np.minimum((turn + more) * step[of_file], last) for more in (0, 1))
-    # a piece is derived from the recorded chunk of its file in which it starts
+    # find the recorded chunk in which each piece starts
     width = int(entries.max(initial=0)) + 1
     begun = np.searchsorted((file * width + chunks.start)[order], of_file * width + starts, side="right") - 1
     first = np.searchsorted(file[order], of_file)

@@ -1,6 +1,6 @@
-"""Wall time of chunks and merges on a simulated cluster, event by event.
+"""Discrete-event simulation of chunks and merges on a cluster, to predict the wall time.
 
-Of many chunks a sample is simulated: fewer workers with their chunks, and then fewer chunks each.
+If there are many chunks, only a sample is simulated, on fewer workers and, if necessary, with fewer chunks per worker.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import numpy as np
 from roastcoffea.metrics.statistics import Integers, Numbers
 
 NOTHING: Final = -1
-"""Merge of the last result."""
+"""Parent of the final result, which is not merged further."""
 
 MOST: Final = 10_000
-"""Most chunks of a simulation: these take half a second."""
+"""Maximum number of chunks to simulate. Simulating them takes about half a second."""
 
 
 class Costs(NamedTuple):
-    """Costs of Dask and of starting processes, in seconds.
+    """Dask's overheads and the cost of starting processes, in seconds.
 
-    `gap` is between two tasks of a thread, `latency` between an assignment and its start on a free thread, `steal`
-    until an idle worker gets a task of another one: Dask balances every 0.1 s. The scheduler takes `scheduler` CPU per
-    task. The first task of a process starts `cold_wait` later, and takes `cold_before` more CPU. `crowded` is no time,
-    but the increase of CPU time for each doubling of the jobs on a core.
+    `gap` is the time between two consecutive tasks on a thread. `latency` is the time from assigning a task until it
+    starts on a free thread. `steal` is the time an idle worker takes to steal a task (Dask rebalances every 0.1 s).
+    `scheduler` is the scheduler's CPU time per task. In each process, the first task starts `cold_wait` seconds later
+    and uses `cold_before` seconds more CPU time. `crowded` is not a time: it is the relative increase in CPU time each
+    time the number of jobs on a core doubles.
     """
 
     gap: float = 0.0
@@ -44,9 +45,10 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Work to do: for each chunk in order of priority, seconds of CPU, of waiting, and of CPU again.
+    """Work to simulate: each chunk uses the CPU, waits, and then uses the CPU again.
 
-    `read` is waiting for storage that the chunks share, with all of it to itself.
+    Times are in seconds, and chunks are in order of priority. `read` is how long each chunk would wait for shared
+    storage if no other chunk were using the storage.
     """
 
     before: Numbers
@@ -60,10 +62,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merging:
-    """How results are merged: `fan_in` at a time, in a tree.
+    """Shape and cost of the tree that merges `fan_in` results at a time.
 
-    A merge takes `cpu` and `wait` seconds per result, after `fetch` seconds to collect them. Without merging `fan_in`
-    is 0.
+    Fetching the results takes `fetch` seconds. The merge then takes `cpu` and `wait` seconds per result. `fan_in` is 0
+    if results are not merged.
     """
 
     fan_in: int = 0
@@ -74,10 +76,11 @@ class Merging:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Worker processes on hosts: `hosts` has the number of workers and of cores (inf: as many as needed) of each.
+    """A cluster to simulate.
 
-    `scheduler_here` means that the scheduler shares the cores of the last host. `others` is how much other programs
-    would use of each core on their own, `streams` how many readers storage serves at their full rate.
+    `hosts` lists the number of workers and the number of cores on each host (inf means as many cores as needed). If
+    `scheduler_here` is true, the scheduler shares the last host's cores. `others` is the share of each core that other
+    programs would use if they ran alone. `streams` is the number of readers that storage can serve at full rate.
     """
 
     threads: int
@@ -88,11 +91,13 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        """Worker processes on all hosts."""
         return sum(workers for workers, _ in self.hosts)
 
     def sample(self, times: float) -> Cluster:
-        """About one of so many workers: some of the hosts, or a part of each, with as much of storage."""
+        """Scale the cluster down by a factor of `times`.
+
+        The sample consists of whole hosts if there are enough hosts. Otherwise, each host is scaled down.
+        """
         hosts = self.hosts[: round(len(self.hosts) / times)]
         if len(self.hosts) < times:
             some = [(max(round(workers / times), 1), workers, cores) for workers, cores in self.hosts]
@@ -102,10 +107,11 @@ class Cluster:
 
 
 class Replayed(NamedTuple):
-    """Result of a simulated run.
+    """Result of a simulation.
 
-    `seconds` is its wall time. `stretch` is the ratio of computing to its CPU time, due to CPU contention;
-    `scheduler_use` the share of time in which the scheduler was busy. `busy` is the thread time of tasks.
+    `seconds` is the wall time. `stretch` is the ratio of computing time to CPU time; CPU contention makes
+    it larger than 1. `scheduler_use` is the fraction of the wall time during which the scheduler was busy. `busy` is
+    the thread time spent on tasks.
     """
 
     seconds: float
@@ -124,27 +130,27 @@ def replayed(
     most: int = MOST,
     seed: int = 0,
 ) -> Replayed:
-    """Work through chunks and merges on a cluster.
+    """Simulate chunks and merges on a cluster.
 
     Parameters
     ----------
     turns
-        Turns in which a chunk reads, waits and computes: it reads one branch after another, so that some chunks read
-        while others compute, even if all started together.
+        Number of times each chunk reads, waits and computes. Real chunks read one branch after another, so some chunks
+        read while others compute, even if they all started together.
     most
-        Chunks above which a sample is simulated.
+        Maximum number of chunks to simulate. If there are more, only a sample is simulated.
     seed
-        Which sample; without one, a number other than 0 changes the order of the chunks slightly.
+        Random seed for drawing the sample. If all chunks are simulated, a nonzero seed shuffles them slightly.
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
-    # at least 8 workers, if there are as many
+    # keep at least 8 workers, if there are that many
     part = cluster.sample(max(min(cluster.workers / 8, len(load) / most), 1.0))
     times = cluster.workers / part.workers
     chunks = min(round(len(load) / times), most)
     rounds = len(load) / times / chunks
     costs = costs._replace(
-        # one scheduler has the tasks of all workers
+        # one scheduler handles the tasks of all workers
         scheduler=costs.scheduler * times,
         cold_before=costs.cold_before / rounds,
         cold_wait=costs.cold_wait / rounds,
@@ -153,14 +159,14 @@ def replayed(
     done = _Simulation(some, part, costs, merging or Merging(), turns)
     done.run()
     longer, stretch = done.computing / done.computed if done.computed else 1.0, 1.0
-    for _ in range(20):  # steps towards the fixed point
+    for _ in range(20):  # iterate to the fixed point
         stretch = longer / (1 + costs.crowded * log2(max(stretch, 1.0)))
     use = costs.scheduler * len(done.parent) / done.now if done.now else 0.0
     return Replayed(done.now * rounds, stretch, use, done.busy * rounds * times)
 
 
 def _picked(load: Load, chunks: int, slots: int, seed: int) -> Load:
-    """Chunks to simulate: a regular sample or all of them."""
+    """Take one random chunk from each of `chunks` equal intervals, or all chunks if there are no more than `chunks`."""
     every, random = len(load), np.random.default_rng(seed)
     rows = np.arange(every)
     if chunks < every:
@@ -171,7 +177,7 @@ def _picked(load: Load, chunks: int, slots: int, seed: int) -> Load:
 
     def some(values: Numbers) -> Numbers:
         taken = values[rows]
-        # scaled to the mean of all, so that rare chunks do not distort samples
+        # rescale to the mean of all chunks, so that rare chunks do not distort the sample
         return taken * (values.mean() / taken.mean()) if chunks < every and taken.any() else taken
 
     read = some(load.read + 0 * load.wait)
@@ -179,7 +185,7 @@ def _picked(load: Load, chunks: int, slots: int, seed: int) -> Load:
 
 
 def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
-    """Merge for the result of each task (-1 for the last), and the number of results of each merge."""
+    """Find the merge that consumes each task's result (-1 for the final result), and count the results per merge."""
     parents, inputs, first, width = [], [np.zeros(0, np.int64)], 0, chunks
     while fan_in > 1 and width > 1:
         above = np.arange(width) // fan_in
@@ -192,14 +198,15 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
 # Simulation
 
 _Process = Generator[tuple["_Shared | None", float], None, None]
-"""What goes on: each step takes seconds of its own, or of what is shared."""
+"""Yields the duration of each step and the shared resource that the step uses, if any."""
 
 
 @dataclass
 class _Shared:
-    """Cores of a host, or streams of storage: each job on them gets the same.
+    """A host's cores or the storage streams, shared equally by all jobs.
 
-    `jobs` is a heap by what each will have been `served` when it ends; the first one ends at `due`.
+    `jobs` is a heap, ordered by the value that `served` will have when the job finishes. The first job finishes at time
+    `due`.
     """
 
     places: float
@@ -212,19 +219,18 @@ class _Shared:
 
     @property
     def rate(self) -> float:
-        """Seconds of work done in a second for each job."""
+        """Seconds of work that each job completes per second."""
         load = (len(self.jobs) + self.others) / self.places
         return 1.0 if load <= 1 else 1 / (load * (1 + self.crowded * log2(load)))
 
     def serve(self, now: float) -> None:
-        """Serve until now."""
         self.served += (now - self.since) * self.rate
         self.since = now
 
 
 @dataclass
 class _Worker:
-    """A process with idle threads and the tasks that it `held`: chunks and merges that have not begun, and others."""
+    """A simulated worker. `held` counts its running tasks and the waiting tasks in `chunks` and `merges`."""
 
     host: _Shared
     idle: int
@@ -235,8 +241,6 @@ class _Worker:
 
 
 class _Simulation:
-    """Tasks on a cluster: chunks, then merges."""
-
     def __init__(self, load: Load, cluster: Cluster, costs: Costs, merging: Merging, turns: int) -> None:
         parent, inputs = tree(len(load), merging.fan_in)
         # lists are faster than arrays
@@ -256,7 +260,7 @@ class _Simulation:
             for host, (workers, _) in zip(hosts, cluster.hosts, strict=True)
             for _ in range(workers)
         ]
-        # Dask assigns all chunks at once if there are few, else 1.1 per thread (worker-saturation)
+        # if there are few chunks, Dask assigns all of them at once; otherwise, 1.1 per thread (worker-saturation)
         few = len(load) <= 2 * len(self.workers) * cluster.threads
         self.limit = len(load) if few else ceil(1.1 * cluster.threads)
         self.unassigned = iter(range(len(load)))
@@ -266,8 +270,7 @@ class _Simulation:
         self.busy = self.computing = self.computed = 0.0
 
     def run(self) -> None:
-        """Run until the scheduler has handled the last task."""
-        # each worker gets its first tasks in turn
+        # assign the first tasks round-robin
         for worker in islice(cycle(self.workers), self.limit * len(self.workers)):
             if not self._assign(worker):
                 break
@@ -275,7 +278,7 @@ class _Simulation:
             self.now, _, what = heappop(self.events)
             if not isinstance(what, _Shared):
                 self._go_on(what)
-            elif what.due == self.now:  # else other jobs came or ended since
+            elif what.due == self.now:  # if not equal, a job has started or finished since this event was scheduled
                 what.serve(self.now)
                 *_, process = heappop(what.jobs)
                 self._look_ahead(what)
@@ -285,14 +288,12 @@ class _Simulation:
         heappush(self.events, (time, next(self.order), what))
 
     def _look_ahead(self, shared: _Shared) -> None:
-        """Tell when the next job of what is shared ends."""
         shared.due = inf
         if shared.jobs:
             shared.due = self.now + max(shared.jobs[0][0] - shared.served, 0.0) / shared.rate
             self._at(shared.due, shared)
 
     def _go_on(self, process: _Process) -> None:
-        """Take a process to its next step that takes time."""
         for shared, seconds in process:
             if seconds > 0:
                 if shared is None:
@@ -328,7 +329,6 @@ class _Simulation:
         self.computed += seconds
 
     def _fill(self, worker: _Worker, delay: float) -> None:
-        """Let idle threads start what the worker holds: chunks, then merges."""
         while worker.idle and (held := worker.chunks or worker.merges):
             self._start(worker, held.popleft(), delay)
 
@@ -339,7 +339,6 @@ class _Simulation:
     # the scheduler
 
     def _schedule(self) -> _Process:
-        """React to the ends of tasks, one after the other."""
         while self.ended:
             yield self.scheduler, self.costs.scheduler
             task, worker = self.ended.popleft()
@@ -361,14 +360,12 @@ class _Simulation:
                 self._start(worker, victim.chunks.popleft(), self.costs.steal)
 
     def _fetch(self, worker: _Worker, merge: int) -> _Process:
-        """Assign a merge, and fetch its inputs."""
         worker.held += 1
         yield None, self.costs.latency + self.fetch
         worker.merges.append(merge)
         self._fill(worker, 0.0)
 
     def _assign(self, worker: _Worker) -> bool:
-        """Assign the next chunk, if there is one."""
         task = next(self.unassigned, None)
         if task is not None:
             worker.held += 1

@@ -1,4 +1,4 @@
-"""What chunks share: storage with its streams and rate, cores with their caches, and the interpreter."""
+"""Fit models of shared resources (storage streams, cores and the GIL) to recorded runs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from roastcoffea.metrics.statistics import OF_90_PERCENT, Flags, Integers, Numbe
 from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, ratio
 
 FEWEST: Final = 4
-"""Fewest chunks of a part."""
+"""Minimum number of chunks in each block of a run."""
 
 STEPS: Final = 40
-"""Numbers of streams that are tried, in equal ratios."""
 
 COMPARED: Final = 32
-"""Numbers of active chunks for which the number of readers is worked out; others lie between them."""
+"""Maximum number of distinct active-chunk counts. If there are more, each is replaced with the nearest one kept."""
 
 
 ALL: Final = float("inf")
-"""Streams of storage that is never saturated."""
+"""Number of streams for storage that is never saturated."""
 
 
 class Activity(NamedTuple):
-    """What went on during each chunk.
+    """Load on shared resources while each chunk was running.
 
-    `seconds` is what its task took, `amount` its bytes (or events, if unknown), `active` how many chunks that read were
-    active at moments of it. `doublings` is how often the jobs on its core had doubled, from its wait in the run queue:
-    NaN for first tasks of processes.
+    `seconds` is the duration of the chunk's task. `amount` is the number of bytes requested or, if unknown, the number
+    of events. `active` is the number of active chunks that read from storage, sampled several times during the task.
+    `doublings` is the base-2 logarithm of the number of jobs per core, derived from the chunk's wait in the run queue.
+    It is NaN for the first tasks of each process.
     """
 
     seconds: Numbers
@@ -43,10 +43,10 @@ class Activity(NamedTuple):
 
 
 def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers, reads: Flags) -> Activity:
-    """Activity of chunks, each with its task; those from checkpoints, which read nothing, are in nobody's way."""
+    """Compute the load from the tasks. Chunks loaded from checkpoints are excluded, because they do not read."""
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
     stop = np.where(np.isnan(stop), start, stop)
-    # at four moments of each
+    # sample each task at four points
     at = start[:, None] + (stop - start)[:, None] * np.array([0.125, 0.375, 0.625, 0.875])
     begun, ended = (np.searchsorted(np.sort(some[reads]), at, side="right") for some in (start, stop))
     amount = amounts(chunks, "events" if chunks["bytes_requested"].null_count else "bytes_requested")
@@ -54,49 +54,45 @@ def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers, reads: Fl
 
 
 def reading_seconds(chunks: Chunks) -> Numbers:
-    """Waiting for storage of each chunk."""
     return chunks.parts.open_wait + chunks.parts.read
 
 
 @dataclass(frozen=True)
 class Readers:
-    """Reading of a run's chunks, and other chunks that read and were active meanwhile."""
+    """Read times of a run's chunks, and how many chunks were reading at the same time."""
 
     chunks: Chunks
     activity: Activity
 
     @cached_property
     def seconds(self) -> Numbers:
-        """Waiting for storage of each chunk."""
         return reading_seconds(self.chunks)
 
     @cached_property
     def _rows(self) -> Integers:
-        """Chunks that read."""
         return np.flatnonzero(self.seconds)
 
     @cached_property
     def share(self) -> float:
-        """Share of the time of chunks that read in reading; that time includes their waiting for cores."""
+        """Fraction of the reading chunks' duration (including waits for cores) that was spent reading."""
         total = float(self.activity.seconds[self._rows].sum())
         return min(float(self.seconds.sum()) / total, 1.0) if total else 0.0
 
     @property
     def most(self) -> int:
-        """Most chunks that were active at a time."""
         return int(self.activity.active[self._rows].max(initial=1))
 
     def stretch(self, streams: float) -> Numbers:
-        """Expected factor by which sharing made the reading of each chunk longer."""
+        """Compute the factor by which sharing the storage is expected to slow down each chunk's reads."""
         numbers, _ = self._numbers
         readers, served = _readers(numbers, streams, self._demand(streams))
         each = np.interp(self.activity.active, numbers, served / readers)
-        # chunks read at the mean rate of their moments
+        # a chunk's read rate is the mean over its sampling points
         return np.asarray(1 / each.mean(axis=1))
 
     @cached_property
     def _numbers(self) -> tuple[Numbers, Numbers]:
-        """Numbers of active chunks, and how often each occurred; if there are many, some of them."""
+        """Distinct active-chunk counts (thinned out if there are many) and their frequencies."""
         active = self.activity.active[self._rows]
         found = np.unique(active)
         if len(found) > COMPARED:
@@ -105,7 +101,7 @@ class Readers:
         return found.astype(np.float64), np.bincount(place, minlength=len(found)).astype(np.float64)
 
     def _demand(self, streams: float) -> float:
-        """Ratio of reading alone to other time, for which chunks read for the recorded share of their time."""
+        """Find the ratio of unshared read time to all other time that reproduces the recorded `share`."""
         numbers, times = self._numbers
         low, high = 1e-6, 1e6
         for _ in range(40):
@@ -115,23 +111,22 @@ class Readers:
         return float(middle)
 
     def alone(self, streams: float) -> Chunks:
-        """Chunks whose reading takes as long as with storage of their own."""
+        """Replace each chunk's read time with the time it would take if no other chunk were reading."""
         rate, parts = 1 / self.stretch(streams), self.chunks.parts
         return self.chunks.with_parts(open_wait=parts.open_wait * rate, read=parts.read * rate)
 
     def blocks(self) -> list[Integers]:
-        """Chunks of each part of the run that read, in order of time."""
         rows = self._rows
-        # rates of up to eight parts are compared: chunks that follow each other are not independent
+        # use at most eight blocks, because consecutive chunks are not independent
         return np.array_split(rows, int(np.clip(len(rows) // FEWEST, 1, 8))) if len(rows) else []
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Streams that storage serves at their full rate: the most likely number, and the range that the runs leave open.
+    """Number of streams that storage can serve at full rate.
 
-    `most` is the largest number of active chunks that read in these runs. Storage that is not known to be saturated has
-    ALL as `high`.
+    `streams` is the best fit, and `low` and `high` bound the range consistent with the runs. `high` is ALL if storage
+    may not have been saturated. `most` is the maximum number of reading chunks that were active at the same time.
     """
 
     streams: float
@@ -141,14 +136,14 @@ class Storage:
 
     @property
     def range(self) -> tuple[float, ...]:
-        """Different numbers to be tried."""
         return tuple(dict.fromkeys((self.streams, self.low, self.high)))
 
 
 def _readers(active: Numbers, streams: float, demand: float) -> tuple[Numbers, Numbers]:
-    """Mean number of readers among active chunks, and how many of them storage serves at their full rate.
+    """Compute the mean number of readers among active chunks, and how many of them storage serves at full rate.
 
-    The chances of each number are those of a closed queue with one station that is shared, whatever the distributions.
+    The probabilities are those of a closed queueing network with one shared station. They hold for any distribution of
+    the service times.
     """
     number = np.arange(int(active.max()) + 1)
     served = np.minimum(number, streams)
@@ -167,13 +162,13 @@ def _readers(active: Numbers, streams: float, demand: float) -> tuple[Numbers, N
 
 
 def storage_of(runs: Sequence[Readers]) -> Storage:
-    """Storage that these runs shared, from the seconds of a byte next to the number of readers."""
+    """Fit the number of storage streams to the read time per byte in all runs."""
     runs = [run for run in runs if run.seconds.any()]
-    # sharing so little of the thread time changes nothing
+    # with so little thread time spent reading, sharing the storage has no effect
     if not runs or max(run.share for run in runs) < 0.01:
         return Storage(ALL, ALL, ALL, 1)
     most = max(run.most for run in runs)
-    # storage that serves as many streams as ever read at once was not saturated: more would look the same
+    # with at least as many streams as readers, storage is not saturated, so more streams need not be tried
     tried = np.geomspace(1.0, most, STEPS if most > 1 else 1).tolist()
     rates = _rates(runs)
     misfits = [_misfit(rates, runs, streams) for streams in tried]
@@ -187,7 +182,7 @@ def storage_of(runs: Sequence[Readers]) -> Storage:
 
 
 def _rates(runs: Sequence[Readers]) -> Numbers:
-    """Logarithm of the seconds of a byte in each part of the runs, relative to the usual of its datasets."""
+    """Compute the logarithm of each block's read time per byte, relative to the average for its datasets."""
     names, dataset = datasets_of([run.chunks for run in runs])
     seconds, usual = (
         np.concatenate(some) for some in zip(*((run.seconds, run.activity.amount) for run in runs), strict=True)
@@ -202,9 +197,9 @@ def _rates(runs: Sequence[Readers]) -> Numbers:
 
 
 def _misfit(rates: Numbers, runs: Sequence[Readers], streams: float) -> float:
-    """Sum of squared residuals if storage serves this many streams.
+    """Compute the sum of squared residuals for the given number of streams.
 
-    Threads that receive what is read need cores as well: a part of reading may have become longer as computing did.
+    Receiving data also needs a core, so CPU contention may have slowed down part of the reading.
     """
     stretches = [(run.stretch(streams), run.blocks()) for run in runs]
     left = rates - np.array([np.log(stretch[rows].mean()) for stretch, blocks in stretches for rows in blocks])
@@ -215,41 +210,41 @@ def _misfit(rates: Numbers, runs: Sequence[Readers], streams: float) -> float:
 
 
 def _mean(values: Numbers) -> float:
-    """Mean of what is known; 0 if nothing is."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else 0.0
 
 
 def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) -> Chunks:
-    """Chunks as if each had storage of its own."""
+    """Replace each chunk's read time with its time on unshared storage, if storage was saturated."""
     if activity is None or streams == ALL or not reading_seconds(chunks).any():
         return chunks
     return Readers(chunks, activity).alone(streams)
 
 
 RUN_SCATTER: Final = 0.02
-"""Relative scatter of the CPU time of runs that is assumed at least, as a few runs may agree by chance."""
+"""Minimum relative scatter assumed for CPU time between runs, because a few runs may agree by chance."""
 
 UNUSUAL: Final = 0.1
-"""Increase for a doubling that is no longer usual."""
+"""Standard deviation assumed for the relative increase in CPU time per doubling."""
 
 
 def doublings_of(parts: Parts, early: Flags) -> Numbers:
-    """How often the jobs on each chunk's core had doubled; NaN for early tasks, which import and compile.
+    """Estimate the base-2 logarithm of the number of jobs on each chunk's core.
 
-    A chunk that waited in the run queue as long as it computed had half a core: one doubling.
+    If a chunk waits in the run queue for as long as it computes, it gets half a core. That is one doubling. Early tasks
+    are NaN, because they also import modules.
     """
     doublings = np.log2(1 + ratio(parts.contention, parts.computing))
     return np.where(early | (parts.computing <= 0), np.nan, doublings)
 
 
 def crowding_of(runs: Sequence[Sequence[tuple[Chunks, Numbers]]]) -> float:
-    """Increase of a chunk's CPU time for each doubling of the jobs on its core; 0 if the runs do not show any.
+    """Fit the relative increase in CPU time per doubling of the number of jobs on a core (0 if there is none).
 
     Parameters
     ----------
     runs
-        Runs of the same analysis on the same files: chunks of each stage, and the doublings of each.
+        Runs of the same analysis over the same files. Each run lists its stages' chunks and doublings.
     """
     pairs = [pair for run in runs for pair in run]
     if not pairs:
@@ -259,7 +254,7 @@ def crowding_of(runs: Sequence[Sequence[tuple[Chunks, Numbers]]]) -> float:
     names, dataset = datasets_of([chunks for chunks, _ in pairs])
     number = np.repeat(np.arange(len(runs)), [sum(len(doublings) for _, doublings in run) for run in runs])
     usable = np.isfinite(every) & (relative > 0)
-    # the effect shows from half a doubling between the least and the most crowded chunks
+    # the effect is measurable only if CPU contention differs by at least half a doubling between chunks
     if np.count_nonzero(usable) < 20 or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < 0.5:
         return 0.0
     every, relative, dataset = every[usable], relative[usable], dataset[usable]
@@ -271,15 +266,15 @@ def crowding_of(runs: Sequence[Sequence[tuple[Chunks, Numbers]]]) -> float:
 
 
 def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float | None:
-    """Increase according to the medians of runs; None if these are too few, or their contention differs too little.
+    """Fit the increase to each run's medians, or return None if there are too few runs or they are too similar.
 
-    Runs scatter more than their chunks tell, because a machine is not always as fast: a slope that may be chance is
-    reduced as if UNUSUAL were the standard deviation of true ones about 0.
+    A machine's speed varies, so runs differ by more than the scatter of their chunks suggests. The slope is therefore
+    shrunk towards zero, assuming a normal prior with standard deviation UNUSUAL.
     """
     rows = [number == each for each in np.unique(number)]
     crowded, longer = (np.array([np.median(some[own]) for own in rows]) for some in (doublings, relative))
     spread = float(np.ptp(crowded))
-    # fewer do not show how much they scatter
+    # with fewer runs, the scatter cannot be estimated
     if len(rows) < 3 or spread < 0.25:
         return None
     line = scipy.stats.linregress(crowded, longer)
@@ -290,8 +285,8 @@ def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float |
 
 
 def _slope(doublings: Numbers, relative: Numbers) -> float:
-    """Relative slope of a line through most chunks (Theil and Sen), if both grow together beyond chance."""
-    # each is compared with each
+    """Fit a robust line to the chunks (Theil-Sen). Its relative slope is 0 if the trend is not significant."""
+    # limit the number of chunks, because the fit compares all pairs
     some = slice(None, None, -(-len(doublings) // 500))
     doublings, relative = doublings[some], relative[some]
     together = scipy.stats.kendalltau(doublings, relative)
@@ -303,7 +298,7 @@ def _slope(doublings: Numbers, relative: Numbers) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Share of CPU time that needs the interpreter: the most likely one, and the range that the runs leave open."""
+    """Fraction of CPU time during which a thread holds the GIL, and the range consistent with the runs."""
 
     share: float
     low: float
@@ -311,7 +306,6 @@ class Interpreter:
 
 
 def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> Interpreter | None:
-    """Share of runs with several threads per process; None without any that recorded waiting for the interpreter."""
     shares = [
         share_of(chunks.take(rows).parts, threads)
         for chunks, threads in runs
@@ -325,7 +319,7 @@ def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> Interpreter | None:
 
 
 def share_of(parts: Parts, threads: int) -> float:
-    """Share of CPU time that needs the interpreter, for which threads wait as long as recorded."""
+    """Find the fraction of CPU time with the GIL held that reproduces the recorded wait for the GIL."""
     computing, lock, other = _sums(parts)
     if not lock:
         return 0.0
@@ -337,7 +331,7 @@ def share_of(parts: Parts, threads: int) -> float:
 
 
 def blocked_per_event(runs: Sequence[Chunks]) -> float | None:
-    """Seconds of an event in which chunks neither computed nor read; None without any."""
+    """Compute the time per event, in seconds, that chunks spent neither computing nor reading."""
     events = sum(float(chunks.events.sum()) for chunks in runs)
     return sum(_blocked(chunks.parts) for chunks in runs) / events if events else None
 
@@ -347,9 +341,10 @@ def _blocked(parts: Parts) -> float:
 
 
 def with_least_lock(chunks: Chunks, alone: float | None) -> Chunks:
-    """Chunks that wait for the interpreter no longer than they wait more than with one thread per process.
+    """Cap the total wait for the GIL at the extra time relative to runs with one thread per process.
 
-    What is recorded is the longest that it can have been: a thread that sleeps while others compute waits as well.
+    The recorded wait is an upper limit, because a thread that sleeps while other threads compute is also recorded as
+    waiting for the GIL.
     """
     parts = chunks.parts
     if alone is None or not parts.lock.any():
@@ -360,13 +355,12 @@ def with_least_lock(chunks: Chunks, alone: float | None) -> Chunks:
 
 
 def _sums(parts: Parts) -> tuple[float, float, float]:
-    """Seconds of computing, of waiting for the interpreter, and of everything else."""
     computing, lock = float(parts.computing.sum()), float(parts.lock.sum())
     return computing, lock, max(float(parts.total.sum()) - computing - lock, 0.0)
 
 
 def waited(share: float, computing: float, other: float, threads: int) -> float:
-    """Waiting for the interpreter in the time that a thread computes this long."""
+    """Compute how long a thread waits for the GIL while it computes for `computing` seconds."""
     demand, apart = share * computing, (1 - share) * computing + other
     if not demand:
         return 0.0
@@ -378,8 +372,6 @@ def waited(share: float, computing: float, other: float, threads: int) -> float:
 
 
 def with_threads(share: float, threads: int) -> Scenario:
-    """Chunks that wait for the interpreter as long as this many threads make them."""
-
     def changed(chunks: Chunks) -> Chunks:
         computing, _, other = _sums(chunks.parts)
         each = waited(share, computing, other, threads) / computing if computing else 0.0

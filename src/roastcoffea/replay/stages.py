@@ -1,4 +1,4 @@
-"""Stages of a recorded Runner call: preprocessing, processing, and Dask's share of their time."""
+"""Stages of a recorded Runner call: preprocessing and processing, with Dask's overheads."""
 
 from __future__ import annotations
 
@@ -28,42 +28,39 @@ from roastcoffea.replay.fitted_storage import Activity, activity_of, doublings_o
 from roastcoffea.units import FRACTION, number
 
 FEWEST: Final = 3
-"""Fewest tasks for a median."""
+"""Minimum number of tasks needed for a median."""
 
 
 def task_durations(tasks: pa.Table) -> Numbers:
-    """Seconds of each task; 0 if unknown."""
     return np.nan_to_num(moments(tasks, "stop") - moments(tasks, "start"))
 
 
 def costs_of(tasks: pa.Table) -> Costs:
-    """Dask's costs for started tasks, including failed ones."""
+    """Estimate Dask's overheads from all tasks that started, including failed tasks."""
     thread, worker = codes(tasks["thread"]), codes(tasks["worker"])
     start, stop, ready = (moments(tasks, name) for name in ("start", "stop", "ready"))
     order = np.lexsort((start, thread, worker))
     one, other = order[:-1], order[1:]
-    # between two tasks of a thread, if the second was ready before the first ended
+    # gaps between consecutive tasks on a thread, if the second task was ready before the first one ended
     follows = (thread[one] == thread[other]) & (worker[one] == worker[other]) & (ready[other] <= stop[one])
     gaps = (start[other] - stop[one])[follows]
-    gap = max(float(np.median(gaps)), 0.0) if len(gaps) >= FEWEST else 1.5e-3  # a typical one
+    gap = max(float(np.median(gaps)), 0.0) if len(gaps) >= FEWEST else 1.5e-3  # a typical gap
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
-    # of the scheduler: assumed, because no run records it
+    # the scheduler's CPU time is not recorded, so a typical value is assumed
     return Costs(gap=gap, latency=latency, scheduler=1.1e-3)
 
 
 def _middle(tasks: pa.Table, later: str, earlier: str) -> float:
-    """Median time between two moments of tasks."""
     took = moments(tasks, later) - moments(tasks, earlier)
     return max(float(np.nanmedian(took)), 0.0) if np.isfinite(took).any() else 0.0
 
 
 def merging_of(run: Run, call: RunnerCall, results: int, merges: pa.Table) -> Merging:
-    """Form and costs of the merging of results."""
     fan_in = call.options.get("executor.treereduction")
     if not len(merges) or not isinstance(fan_in, int) or fan_in < 2:
         return Merging()
     each = float(task_durations(merges).sum()) / max(int(tree(results, fan_in)[1].sum()), 1)
-    # share of CPU in the time of merges, as measured by Dask; otherwise 1
+    # fraction of the merge time spent on the CPU, as measured by Dask; 1 if unknown
     kinds = (("execute", MERGE_PREFIX, activity, "seconds") for activity in ("thread-cpu", "thread-noncpu"))
     cpu, other = ((run.span_metrics or {}).get(kind, 0.0) for kind in kinds)
     share = cpu / (cpu + other) if cpu + other else 1.0
@@ -75,10 +72,10 @@ def merging_of(run: Run, call: RunnerCall, results: int, merges: pa.Table) -> Me
 
 @dataclass(frozen=True, slots=True)
 class FirstTasks:
-    """Tasks that started before the first one of their process ended, with some later ones that are `alike`.
+    """Tasks that started before their process had finished any task ("early tasks").
 
-    `leaders` are the first of each process. There are none of both if first tasks took no longer than others, or
-    cannot be compared.
+    `alike` pairs groups of early tasks with similar later tasks. `leaders` are the first tasks of each process. Both
+    fields are empty if first tasks took no longer than other tasks, or if there are too few tasks to compare.
     """
 
     events: Numbers
@@ -86,19 +83,19 @@ class FirstTasks:
     leaders: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def warm(self, values: Numbers) -> Numbers:
-        """Values with those of the first tasks replaced by typical ones for as many events."""
+        """Replace the values of early tasks with typical values for the same number of events."""
         warm = values.copy()
         for own, others in self.alike:
             warm[own] = np.median(values[others] / self.events[others]) * self.events[own]
         return warm
 
     def excess(self, values: Numbers) -> float:
-        """Mean excess of a process's first task over the typical value."""
+        """Compute the average excess of first tasks over typical values."""
         return max(float((values - self.warm(values))[self.leaders].mean()), 0.0) if len(self.leaders) else 0.0
 
 
 def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numbers) -> FirstTasks:
-    """First tasks of processes, among tasks in order of start; those of a group with as many events are alike."""
+    """Compare early tasks with later tasks of similar size in the same group. Tasks must be in start order."""
     _, leaders = np.unique(codes(tasks["worker"]), return_index=True)
     early, events, alike = early_tasks(tasks), np.maximum(events, 1.0), []
     rows, later = np.flatnonzero(early), np.flatnonzero(~early)[:20_000]
@@ -107,11 +104,11 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
         of_group = later[group[later] == own_group]
         of_size = of_group[np.abs(events[of_group] - size) <= 0.25 * size]
         some = next((some for some in (of_size, of_group) if len(some) >= FEWEST), later)
-        # a thousand are enough for a median
+        # a thousand tasks are enough for a median
         alike.append((rows[kind.ravel() == one], some[:: max(len(some) // 1000, 1)]))
     first = FirstTasks(events, alike, leaders)
     if alike and len(later) >= FEWEST:
-        # whether first tasks took longer than expected by chance: two standard deviations
+        # keep the comparison only if first tasks took longer by more than two standard errors
         spread = np.average([np.std(seconds[some]) for _, some in alike], weights=[len(own) for own, _ in alike])
         if first.excess(seconds) > 2 * spread / len(leaders) ** 0.5:
             return first
@@ -119,13 +116,13 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
 
 
 def early_tasks(tasks: pa.Table) -> Flags:
-    """Whether each task started before the first one of its process ended; tasks are in order of start."""
+    """Flag tasks that started before their process had finished any task. Tasks must be in start order."""
     _, leaders, worker = np.unique(codes(tasks["worker"]), return_index=True, return_inverse=True)
     return np.asarray(moments(tasks, "start") < moments(tasks, "stop")[leaders][worker], np.bool_)
 
 
 def late_start(tasks: pa.Table, latency: float) -> float:
-    """Seconds between assignment and start of a process's first task, without latency: unpickling, imports."""
+    """Compute the delay that unpickling and imports add to first tasks, beyond `latency`."""
     _, leaders = np.unique(codes(tasks["worker"]), return_index=True)
     late = (moments(tasks, "start") - moments(tasks, "assigned"))[leaders]
     return max(float(np.nanmean(late)) - latency, 0.0) if np.isfinite(late).any() else 0.0
@@ -133,10 +130,9 @@ def late_start(tasks: pa.Table, latency: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A part of a Runner call with tasks of one kind: from the first runnable to the last reported.
+    """Preprocessing or processing in a Runner call, from when its first task is runnable until its last is reported.
 
-    `seconds` is its duration. Without `chunks` its load is fixed, as for preprocessing. `activity` tells how many
-    chunks were active at a time.
+    `seconds` is the stage's duration. If `chunks` is None (as in preprocessing), scenarios cannot change the chunks.
     """
 
     kind: str
@@ -150,20 +146,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Records for stages: a run with its chunks that counted and its successful tasks."""
-
     run: Run
     chunks: pa.Table
     tasks: pa.Table
     costs: Costs
     stragglers: pa.Table | str = "not needed"
     failed: pa.Table | None = None
-    """Failed attempts of processor tasks, if chunks keep their recorded times: with waiting for cores, starting
-    processes, and failed attempts."""
+    """Failed attempts at processor tasks; None unless the chunks keep their recorded times."""
 
 
 def stages_of(call: RunnerCall, records: Records) -> Iterator[Stage]:
-    """Preprocessing and processing of a Runner call, if they had tasks."""
     runnable = _runnable(records.tasks)
     here = rows_where(records.tasks, (runnable >= call.start) & (runnable <= call.stop))
     kinds = (PREPROCESSING, PROCESSOR, MERGE)
@@ -175,13 +167,11 @@ def stages_of(call: RunnerCall, records: Records) -> Iterator[Stage]:
 
 
 def _runnable(tasks: pa.Table) -> Numbers:
-    """When tasks became runnable; if not recorded, when they started."""
     runnable = moments(tasks, "runnable")
     return np.where(np.isnan(runnable), moments(tasks, "start"), runnable)
 
 
 def _lasted(*tasks: pa.Table) -> float:
-    """Time from the first runnable to the last reported task."""
     every = pa.concat_tables(tasks)
     ends = np.fmax(moments(every, "seen"), moments(every, "stop"))
     return float(ends.max() - np.nanmin(_runnable(every)))
@@ -191,7 +181,7 @@ def _preprocessing(call: RunnerCall, records: Records, tasks: pa.Table) -> Stage
     is_merge = pc.equal(tasks["prefix"], MERGE_PREFIX)
     merges, opening = tasks.filter(is_merge), tasks.filter(pc.invert(is_merge)).sort_by("start")
     cpu = wall = task_durations(opening)
-    if records.run.preprocessing is not None:  # else its entire time
+    if records.run.preprocessing is not None:  # if the CPU time is unknown, count the entire duration as CPU time
         sums = records.run.preprocessing.group_by("key").aggregate([("cpu_seconds", "max")])
         known = sums["cpu_seconds_max"].take(pc.index_in(opening["key"], value_set=sums["key"].combine_chunks()))
         cpu = np.fmin(np.asarray(pc.fill_null(known, np.inf).to_numpy(), np.float64), wall)
@@ -206,7 +196,6 @@ def _preprocessing(call: RunnerCall, records: Records, tasks: pa.Table) -> Stage
 
 
 def _with_start(costs: Costs, first: FirstTasks, tasks: pa.Table, seconds: Numbers) -> Costs:
-    """Costs with the extra time of a process's first task."""
     return costs._replace(cold_before=first.excess(seconds) + late_start(tasks, costs.latency))
 
 
@@ -214,12 +203,12 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     seconds = _lasted(tasks, merges)
     rows = _rows_of_tasks(tasks, records.chunks)
     if not (rows >= 0).any():
-        raise NotMeasuredError("its chunks left no records")
-    # tasks with a record, in order of start, each with its chunk
+        raise NotMeasuredError("its chunks were not recorded")
+    # tasks with recorded chunks, in start order
     places = np.flatnonzero(rows >= 0)
     places = places[np.argsort(moments(tasks, "start")[places], kind="stable")]
     tasks, rows = tasks.select(OF_TASKS).take(pa.array(places)), rows[places]
-    # for a million chunks, hold one form at a time
+    # with a million chunks, there is enough memory for only one copy
     own = needed(records.chunks).take(pa.array(rows))
     chunks, activity = chunks_in_parts(own, task_durations(tasks), records.stragglers, rows), None
     costs, total = records.costs, chunks.parts.total
@@ -233,14 +222,14 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
             chunks.factor[early] = 1.0
         chunks = replace(chunks, parts=chunks.parts.each(first.warm))
     else:
-        # chunks keep their recorded times, with the extra time of first tasks as a part of its own
+        # keep the recorded times, but move the extra time of first tasks to a separate part
         first = first_tasks(tasks, chunks.dataset, chunks.events, total)
-        # a file that is slow is so for later chunks as well
+        # in a slow file, later chunks are slow too
         file, events, later = files_of(chunks), np.maximum(chunks.events, 1.0), ~early_tasks(tasks)
         of_file = pd.Series(total / events)[later].groupby(file[later]).median().reindex(file).to_numpy() * events
         beyond = np.clip(total - np.fmax(first.warm(total), of_file), 0.0, None)
         if len(first.leaders):
-            # limit for most processes: a first task above it is slow for another reason
+            # an excess above the median has causes other than start-up
             beyond = np.minimum(beyond, np.sort(beyond[first.leaders])[(len(first.leaders) - 1) // 2])
         rest = 1 - ratio(beyond, total)
         chunks = replace(chunks, parts=chunks.parts.each(lambda part: part * rest)._replace(first=beyond))
@@ -261,18 +250,16 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
 
 
 OF_TASKS: Final = ("worker", "assigned", "start", "stop")
-"""Columns of tasks that describe their chunks."""
 
 
 def _with_failed(chunks: Chunks, starts: Numbers, failed: pa.Table) -> Chunks:
-    """Chunks including failed attempts, in order of start."""
     if not len(failed):
         return chunks
     began = moments(failed, "start")
     ended = np.fmin(moments(failed, "stop"), np.inf)
     lasted = np.clip(np.nan_to_num(np.where(np.isfinite(ended), ended, moments(failed, "seen")) - began), 0.0, None)
     order = np.argsort(np.concatenate([starts, began]), kind="stable")
-    # none of the chunks: a copy of the first, without anything of it
+    # rows of failed attempts are copies of the first chunk; clear all their values
     is_chunk = np.arange(len(order)) < len(chunks)
     every = chunks.take(np.arange(len(order)) * is_chunk)
     parts = every.parts.each(lambda seconds: seconds * is_chunk)
@@ -283,7 +270,7 @@ def _with_failed(chunks: Chunks, starts: Numbers, failed: pa.Table) -> Chunks:
 
 
 def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
-    """Row of the chunk of each task; -1 if there is none."""
+    """Find the row of each task's chunk (-1 if the task has no chunk)."""
     of_chunks, of_tasks = identities(tasks, chunks)
     order = np.argsort(of_chunks, kind="stable")
     in_order = of_chunks[order]
@@ -294,18 +281,17 @@ def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
 Value = TypeVar("Value")
 
 ABSENT_THREADS: Final = 0.02
-"""Largest share of thread time that may be missing because workers joined late or left."""
+"""Fraction of thread time missing above which to warn. Thread time is missing if workers join late or leave early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """A run prepared for a replay.
 
-    `calls` are its Runner calls in sequence: the processor of each, and the fingerprint of its files (None if unknown).
-    `client` is the part of `seconds` outside all stages. `cores` are those of one host; None if unknown. `core_wait` is
-    the ratio of computing to CPU time due to CPU contention; None if unknown. `knows_lock` is whether waiting for the
-    interpreter was recorded. `branches` are those it read. `doubts`
-    are caveats of predictions from it.
+    `calls` lists the processor of each Runner call, with a fingerprint of the files (None if unknown). `client` is the
+    part of `seconds` outside all stages. `cores` is the number of cores per host (None if unknown). `core_wait` is the
+    ratio of computing time to CPU time, which exceeds 1 under CPU contention (None if unknown). `knows_lock` is true if
+    waits for the GIL were recorded. `branches` lists the branches read. `doubts` lists caveats for predictions.
     """
 
     name: str
@@ -328,21 +314,19 @@ class Recorded:
 
     @property
     def configuration(self) -> tuple[int, int, int | None]:
-        """Common to repeats: workers, threads per worker, chunk size."""
+        """Number of workers, number of threads per worker, and chunk size. These are the same for repeats of a run."""
         return self.workers, self.threads, self.chunksize
 
     @property
     def workers_of_host(self) -> int:
-        """Workers that shared a host."""
         return max(round(self.workers / self.hosts), 1)
 
     @property
     def own_cluster(self) -> Cluster:
-        """The cluster on which it ran."""
         return self.cluster(self.workers, self.threads, same_host=self.hosts == 1)
 
     def cluster(self, workers: int, threads: int, *, same_host: bool) -> Cluster:
-        """Cluster of this many workers: each adds cores like the recorded ones, or all share those of one host."""
+        """Build a cluster on a single host or, if `same_host` is false, with as many cores per worker as in the run."""
         cores = float("inf") if self.cores is None else float(self.cores)
         if same_host:
             return Cluster(threads=threads, hosts=[(workers, cores)], scheduler_here=self.scheduler_here)
@@ -353,41 +337,39 @@ class Recorded:
 
 
 class Known(NamedTuple):
-    """Facts about a run in addition to its records."""
-
     workers: float
     """Average number of workers."""
     counted: pa.Table | None = None
-    """Attempts of chunks that counted, if already determined."""
+    """Chunk attempts whose results were used (None if not yet determined)."""
     stragglers: pa.Table | str = "not determined"
     ledger: TimeLedger | None = None
 
 
 def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
-    """A run prepared for replays on other clusters.
+    """Prepare a run for replays on other clusters.
 
     Raises
     ------
     NotMeasuredError
-        If it lacks data for a replay; the text says which.
+        If data needed for the replay are missing. The message says which.
     """
     known = Known(metrics.get("avg_workers") or 0.0, None, metrics.tables["stragglers"], metrics.get("time_ledger"))
     return recorded_with(run, known, name)
 
 
 def recorded_with(run: Run, known: Known, name: str, *, as_it_was: bool = False) -> Recorded:
-    """A run prepared for a replay.
+    """Prepare a run for a replay.
 
     Parameters
     ----------
     as_it_was
-        Keep the chunks' recorded times, including waiting for cores and starting processes, and failed attempts.
-        Otherwise a replay adds its own, as other clusters require.
+        Keep failed attempts and the chunks' recorded times, which include waits for cores and process start-up. If
+        false, the replay adds its own waits and start-up times, so that it can simulate other clusters.
 
     Raises
     ------
     NotMeasuredError
-        If it lacks data for a replay; the text says which.
+        If data needed for the replay are missing. The message says which.
     """
     try:
         return _recorded(run, known, name, as_it_was)
@@ -397,7 +379,7 @@ def recorded_with(run: Run, known: Known, name: str, *, as_it_was: bool = False)
 
 def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     if run.merged:
-        raise NotMeasuredError("it was merged from independent runs: each can be replayed by itself")
+        raise NotMeasuredError("it was merged from independent runs: replay each one separately")
     tasks, lifetimes = recorded(run, "tasks"), recorded(run, "lifetimes")
     chunks = counted_chunks(recorded(run, "chunks")) if known.counted is None else known.counted
     if not len(chunks) or not len(lifetimes):
@@ -405,7 +387,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     calls = sorted(run.calls, key=lambda call: call.start)
     if any(later.start < earlier.stop for earlier, later in pairwise(calls)):
         raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be separated")
-    # copying these costs less than copying all
+    # copy only the columns that are needed
     tasks = tasks.select(["key", "run_id", "prefix", "kind", "worker", "thread", "outcome", *MOMENTS])
     ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
@@ -414,7 +396,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
-        raise NotMeasuredError("no task of its chunks was recorded")
+        raise NotMeasuredError("none of its chunks' tasks were recorded")
     size = only(call.options.get("chunksize") for call in calls)
     return Recorded(
         name=name,
@@ -438,7 +420,6 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
 
 
 def only(values: Iterable[Value]) -> Value | None:
-    """The common value of all; None if they differ, or there is none."""
     different = set(values)
     return different.pop() if len(different) == 1 else None
 
@@ -454,26 +435,25 @@ def _core_wait(chunks: pa.Table) -> float | None:
 
 
 def _doubts(run: Run, ledger: TimeLedger | None, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
-    """Caveats of predictions."""
     starts, stops = clipped(moments(lifetimes, "start"), moments(lifetimes, "stop"), run.start, run.stop)
     threads = amounts(lifetimes, "threads")
     missing = float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
     lost = len(tasks) - len(with_outcome(tasks, (OK,)))
     foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
     every = {
-        f"the recorded run {run.ending}, and is incomplete": run.ended_early,
-        "waiting for cores was not recorded: times of chunks may include other load": (
+        f"the recorded run {run.ending} and is incomplete": run.ended_early,
+        "waiting for cores was not recorded: chunk times may include other load": (
             chunks["core_wait_seconds"].null_count
         ),
-        "the cores of its hosts are unknown or differ: sharing them is not modelled": (
+        "its hosts' core counts are unknown or differ: sharing cores is not modelled": (
             only(host.cores for host in run.environment.hosts) is None
         ),
         "its workers have different numbers of threads: the median is used": len(lifetimes["threads"].unique()) > 1,
-        f"workers joined late or left while recording: {FRACTION.text(missing)} of the thread time was missing": (
+        f"workers joined late or left during recording: {FRACTION.text(missing)} of the thread time was missing": (
             missing > ABSENT_THREADS
         ),
-        f"{number(lost)} attempts of tasks failed while recording; they are left out": lost,
-        # a few tasks of others do not matter
-        f"tasks of others took {FRACTION.text(foreign)} of the thread time while recording": foreign > 0.05,
+        f"{number(lost)} task attempts failed during recording; they are left out": lost,
+        # a small share is negligible
+        f"other users' tasks took {FRACTION.text(foreign)} of the thread time during recording": foreign > 0.05,
     }
     return [doubt for doubt, holds in every.items() if holds]

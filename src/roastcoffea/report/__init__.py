@@ -1,1 +1,1 @@
-"""Tables, pages and exports of a run, and the reference of metrics."""
+"""Tables, pages and exports of a run, and the metric reference."""

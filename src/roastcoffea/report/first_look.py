@@ -1,10 +1,12 @@
-"""The first look at a run as plain data, on one screen of a terminal, and for pages and notebooks."""
+"""First look at a run: one terminal screen, also shown in pages and notebooks."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
@@ -25,11 +27,12 @@ from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
 from roastcoffea.metrics.profile import UserLine
 from roastcoffea.records.run import FINISHED, NO_FILE, Run
-from roastcoffea.report.glossary import DOCUMENTATION, linked
-from roastcoffea.report.summary import amount_of, problems_of_measuring
+from roastcoffea.report.glossary import linked, page_address
+from roastcoffea.report.summary import LEAST_OF_LINE, amount_of, problems_of_measuring
 from roastcoffea.report.tables import known
 from roastcoffea.sheets.markup import rendered
 from roastcoffea.sheets.sheet import (
+    NAMED,
     SHARED,
     UNACCOUNTED,
     Card,
@@ -43,7 +46,7 @@ from roastcoffea.sheets.sheet import (
     segment,
 )
 from roastcoffea.sheets.terminal import verbatim
-from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
+from roastcoffea.units import BYTE, FRACTION, SECOND, Unit, counted, minute, number, rough, three_digits
 
 ELAPSED: Final = "elapsed"
 TILES: Final = {
@@ -53,72 +56,66 @@ TILES: Final = {
     "core_efficiency": "core efficiency",
     "peak_memory_bytes": "peak memory of a worker",
 }
-"""Metrics that are key numbers, with their labels."""
 
 
 class Tile(NamedTuple):
-    """A key number with its label."""
-
     value: str
     label: str
     note: str = ""
-    """What it is to be compared with."""
 
 
 class Hot(NamedTuple):
-    """A line of user code that takes much CPU time, including what it calls."""
+    """Line of user code that takes a lot of CPU time, including the functions that it calls."""
 
     share: str
-    """Of the CPU time in process()."""
+    """Share of the CPU time in process()."""
     each: str
-    """CPU time of a chunk; empty where it is unknown."""
+    """CPU time per chunk; empty if unknown."""
     where: str
-    """Function, file and line."""
     calls: str
-    """Library function that takes most of it; empty for the line itself."""
+    """Library function that takes most of this time; empty if the line itself does."""
 
 
 class Bar(NamedTuple):
-    """A quantity that is split up without a rest."""
+    """A quantity split into parts that add up to the total."""
 
     title: str
     total: str
     shares: Sequence[Segment]
     remark: str
-    """Whether it closes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """What the first look at a run shows.
+    """Contents of a run's first look.
 
     Attributes
     ----------
     name : str
-        Name of the run, else its processors.
+        Name of the run or, if it has no name, of its processors.
     state : str
-        "complete", "incomplete", "failed", "interrupted", "nothing was run", or, where other tasks ran, "no Runner was
+        "complete", "incomplete", "failed", "interrupted" or "nothing was run". If only other tasks ran: "no Runner was
         called" or, with `everything`, "no task opened a file with uproot".
     coverage : str
-        How much of what was asked for the result has, and how many attempts failed.
+        Number of chunks in the result, number of chunks requested, and number of failed attempts.
     error : str
-        The cause of what ended the run; empty where it finished.
+        Error that ended the run; empty if the run finished.
     lacking : Incompleteness or None
-        What the result lacks; None where it has all, or that is not known.
+        What is missing from the result; None if nothing is known to be missing.
     facts : sequence of str
-        What ran, on which data, where and when.
+        What ran, when and where it ran, and on which data.
     tiles : sequence of Tile
-        Key numbers.
+        Key figures.
     time, bytes : Bar or None
-        Thread time and bytes by family of classes; None where there is no ledger.
+        Thread time and bytes by family of classes; None if there is no ledger.
     hot : sequence of Hot
-        Lines of user code with the most CPU time.
+        Lines of user code that took the most CPU time.
     findings : sequence of Finding
-        What to change, the most important first.
+        What to change, most important first.
     verdict : str
-        One sentence where there is no finding, or that concludes them; empty where there is nothing to add.
+        A sentence that replaces the findings if there are none, or a conclusion from several findings. May be empty.
     problems : sequence of str
-        What could not be measured as it should.
+        Problems with the measurement.
     """
 
     name: str
@@ -137,46 +134,43 @@ class Digest:
 
     @property
     def sentence(self) -> str:
-        """What matters most: the first finding with its culprit and saving, else the verdict."""
+        """Main point of the first look: the first finding with its culprit and saving, or the verdict."""
         if not self.findings:
             return self.verdict
         first = self.findings[0]
-        # functions have their line in parentheses, and files their folders
+        # function names end with a line number in parentheses; file names include folders
         name = first.card.culprit.partition(" (")[0]
         name = PurePath(name).name if name and first.culprits[0].kind == "file" else name
         return f"{first.headline}{f': {name}' if name else ''}. {'' if first.incomplete else first.saving}".rstrip()
 
     @property
     def chip(self) -> str:
-        """State and coverage."""
         return " · ".join(filter(None, [self.state, self.coverage]))
 
     @property
     def alarming(self) -> bool:
-        """Whether the output is not what was asked for."""
+        """Whether the output is incomplete."""
         return self.state != COMPLETE
 
     @property
     def bars(self) -> list[Drawn]:
-        """Where time and bytes went, for HTML."""
         of_all = (self.time, "Where the time went", "of thread time"), (self.bytes, "Where the bytes went", "requested")
         return [drawn(title, f"{bar.total} {of}; {bar.remark}", bar.shares) for bar, title, of in of_all if bar]
 
     @property
     def tab(self) -> str:
-        """Title of a browser's tab: name, wall time and state."""
+        """Title of the browser tab: name, wall time and state."""
         return " · ".join([self.name, *(tile.value for tile in self.tiles[:1]), self.state])
 
     @property
     def description(self) -> str:
-        """A sentence or two on the run, for previews of its page."""
+        """Short description of the run for link previews of its page."""
         tiles = ", ".join(f"{tile.label} {tile.value}" for tile in self.tiles)
         findings = "; ".join(f"{card.title} {card.saving}".rstrip() for card in cards_of(self))
         return ". ".join(filter(None, [self.chip, tiles, findings]))
 
 
 def digest_of(run: Run, metrics: Metrics) -> Digest:
-    """The first look at a run."""
     verdict: Verdict | None = metrics.get("verdict")
     missing: Incompleteness | None = known(metrics.evaluator, "incompleteness")
     lines: Sequence[UserLine] = known(metrics.evaluator, "user_lines") or ()
@@ -192,7 +186,7 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
         name=name_of(run) or f"run {run.id[:8]}",
         state=state,
         coverage="" if state == NOTHING else ", ".join(_coverage(run, metrics)),
-        error=shortened(run.error or "no error text was kept") if run.ended_early else "",
+        error=shortened(run.error or "no error message was kept") if run.ended_early else "",
         lacking=None if missing is None or missing.complete else missing,
         facts=list(_facts(run, metrics)),
         tiles=[
@@ -200,9 +194,9 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
         ],
         time=None if state == NOTHING else _bar("thread time", metrics.get("time_ledger"), SECOND),
         bytes=_bar("bytes", metrics.get("byte_ledger"), BYTE),
-        hot=[_hot(line) for line in lines[:3] if line.share >= 0.005],
-        # a run that failed at once is not one to make faster
-        findings=[one for one in verdict or () if one.incomplete or not fruitless],
+        hot=[_hot(line) for line in lines[:3] if line.share >= LEAST_OF_LINE],
+        # a run that failed immediately needs no speed-up
+        findings=[one for one in (verdict.shown if verdict else ()) if one.incomplete or not fruitless],
         verdict="" if fruitless else concluded,
         problems=list(problems_of_measuring(run, metrics)),
     )
@@ -214,9 +208,9 @@ def _hot(line: UserLine) -> Hot:
 
 
 def _coverage(run: Run, metrics: Metrics) -> Iterator[str]:
-    """Chunks in the result, of those that were asked for, their events, and failed attempts.
+    """Number of chunks in the result (out of those requested), events and failed attempts.
 
-    Each is counted once: attempts that were unfinished are apart, and cancelled ones are none of them.
+    Unfinished attempts are counted separately, and cancelled attempts are not counted.
     """
     if not run.calls and run.tasks is not None and len(run.tasks):
         yield counted(len(run.tasks), "other task")
@@ -225,7 +219,7 @@ def _coverage(run: Run, metrics: Metrics) -> Iterator[str]:
     done, lacking, files, events, failed = (metrics.get(name) for name in names)
     unfinished = metrics.get("num_unfinished_attempts") or 0
     if done is not None:
-        # what a failed Runner call computed is among what the result lacks
+        # chunks of a failed Runner call are missing from the result
         asked = max(0 if run.asked is None else len(run.asked) - run.asked["entry_start"].null_count, done)
         chunks = counted(done, "chunk") if lacking is None else f"{number(done)} of {counted(asked, 'chunk')}"
         broken = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
@@ -245,7 +239,6 @@ def _coverage(run: Run, metrics: Metrics) -> Iterator[str]:
 
 
 def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
-    """Merged runs, processor, datasets, workers, version and time."""
     if run.merged:
         yield f"{counted(len(run.merged), 'run')} merged"
     if run.name and run.calls:
@@ -256,7 +249,9 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
         more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
         yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
     yield from _workers(run, int(metrics.get("peak_workers") or 0))
-    yield from filter(None, [cores_of_others(run)])
+    # a finding about other programs' cores comes after findings that the user can act on
+    if not any(one.of_others for one in metrics.get("verdict") or ()):
+        yield from filter(None, [cores_of_others(run)])
     yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
     if run.reported is not None:
         yield f"as reported by {run.reported_by}"
@@ -265,7 +260,6 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
 
 
 def _workers(run: Run, at_once: int) -> Iterator[str]:
-    """Workers with their threads, and where they were."""
     if not at_once:
         return
     hosts = {host.name for host in run.environment.hosts}
@@ -281,24 +275,25 @@ def _workers(run: Run, at_once: int) -> Iterator[str]:
 
 def _tiles(run: Run, metrics: Metrics) -> Iterator[Tile]:
     for name, label in TILES.items():
-        # a rate of 0, or a millisecond, tells nothing
+        # a rate of 0, or a millisecond, is not worth showing
         if (metrics.get(name) or 0.0) > (1e-3 if label == ELAPSED else 0.0):
-            yield Tile(str(amount_of(metrics, name)), label, _note(name, run, metrics))
+            share = metrics.unit[name] is FRACTION
+            text = rough(metrics[name], FRACTION) if share else str(amount_of(metrics, name))
+            yield Tile(text, label, _note(name, run, metrics))
 
 
 def _note(name: str, run: Run, metrics: Metrics) -> str:
-    """What a key number is to be compared with."""
     cores = [host.cores or math.inf for host in run.environment.hosts]
-    # a worker thread has a core to itself, unless the hosts have fewer cores than there were threads
+    # each worker thread has its own core, unless the hosts have fewer cores than threads
     slot = "thread" if cores and (metrics.get("total_cores") or 0) > sum(cores) else "core"
     match name:
         case "event_rate_elapsed_khz" if "event_rate_core_khz" in metrics:
             return f"{amount_of(metrics, 'event_rate_core_khz')} per {slot}"
         case "data_rate_gbps":
             if (metrics.get("bytes_other_files") or 0) > (metrics.get("bytes_payload") or 0):
-                return "most of it other files"
+                return "mostly other files"
             useful = metrics.get("useful_fraction")
-            return f"{amount_of(metrics, 'useful_fraction')} useful" if useful else "without preprocessing"
+            return f"{rough(useful, FRACTION)} useful" if useful else "without preprocessing"
         case "core_efficiency" if "total_cores" in metrics:
             return f"of {counted(three_digits(metrics['total_cores']), slot)}"
         case "peak_memory_bytes" if run.lifetimes is not None:
@@ -307,14 +302,19 @@ def _note(name: str, run: Run, metrics: Metrics) -> str:
     return ""
 
 
+CLOSES: Final = 1e-3
+"""Residuals below this share of a ledger are ignored."""
+
+
 def _bar(title: str, ledger: Any, unit: Unit) -> Bar | None:
-    """A ledger by family, in the order of the families."""
     if ledger is None or not ledger.total:
         return None
     total = ledger.total
     amounts = {name: amount for name, amount in ledger.items() if name in FAMILY_OF and amount and amount > 0}
+    if amounts.get(RESIDUAL, 0.0) < CLOSES * total:
+        amounts.pop(RESIDUAL, None)
     if set(amounts) == {RESIDUAL} and amounts[RESIDUAL] >= 0.98 * total:
-        return None  # no class was recorded: the tables say why
+        return None  # no class was recorded: the tables explain why
     shares = []
     for family in FAMILIES:
         classes = sorted((name for name in amounts if FAMILY_OF[name] is family), key=lambda name: -amounts[name])
@@ -322,7 +322,7 @@ def _bar(title: str, ledger: Any, unit: Unit) -> Bar | None:
         if classes:
             label = _label(family, {name: amounts[name] / amount for name in classes})
             if unit is BYTE and label.startswith(family.label):
-                label = ", ".join(classes)  # families are named after time
+                label = ", ".join(classes)  # family labels describe time
             texts = ", ".join(f"{name} {unit.text(amounts[name])}" for name in classes)
             label = label.replace(RESIDUAL, UNACCOUNTED)
             shares.append(segment(family, amount / total, label, unit.text(amount), details=texts))
@@ -330,45 +330,44 @@ def _bar(title: str, ledger: Any, unit: Unit) -> Bar | None:
 
 
 def _label(family: Family, shares: dict[str, float]) -> str:
-    """The class that has most of a family, or the two that have almost all, else the family; idle time has one name."""
+    """Label for a family: the name of its main class, the names of its two main classes, or its own label."""
     first, *others = shares
     if shares[first] > 0.98:
         return first
     if shares[first] + shares[others[0]] > 0.95 and family is not IDLING:
-        return f"{first}, {others[0]}"
+        return f"mostly {first}" if shares[first] > 0.9 else f"{first}, {others[0]}"
     if family is TROUBLE and FAILED_WORK not in shares:
         return "waiting"
     return f"{family.label}, {UNRECORDED}" if UNRECORDED in shares else family.label
 
 
 def _remark(ledger: Any, unit: Unit) -> str:
-    """Whether all of a ledger is accounted for, and measured."""
     if reasons := ledger.certificate.reasons:
         more = f", and {number(len(reasons) - 1)} more" if len(reasons) > 1 else ""
         return f"incomplete: {reasons[0]}{more}"
     rest = ledger.residual or 0
-    closes = abs(rest) < 1e-3 * ledger.total
+    closes = abs(rest) < CLOSES * ledger.total
     return "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
 
 
 # In a terminal
 
 NARROWEST: Final = 40
-"""Columns of the narrowest terminal for which lines are broken."""
+"""Minimum terminal width at which lines are wrapped."""
 
 ALARM: Final = "bold red"
 GAP: Final = "   "
 OF_BAR: Final = 15
-"""Columns left of a bar."""
+"""Width of a bar's label, in characters."""
 
 
 class Fill(NamedTuple):
-    """What fills a part of a bar: without colours a block, or a letter where the output knows no blocks."""
+    """How to fill a bar segment: a block, a letter for terminals without blocks, and a colour."""
 
     block: str
     letter: str
     colour: str
-    """Stands out from light and dark backgrounds: nobody knows that of a terminal."""
+    """The colour must be legible on light and dark backgrounds, because the terminal's background is unknown."""
 
 
 FILLS: Final = {
@@ -380,49 +379,49 @@ FILLS: Final = {
     "trouble": Fill("╳", "!", "#e63c2b"),  # noqa: RUF001
     "idling": Fill("·", ".", "#727884"),
 }
-"""By family."""
 
 
 class Places(NamedTuple):
-    """Where the rest of a run is to be seen."""
+    """Where to find the rest of a run's data."""
 
     tables: str = "print_summary(all=True)"
     page: str = 'measurement.report("report.html")'
     measurement: str = ""
-    """Line that loads it."""
+    """Code that loads the measurement."""
 
 
 def print_first_look(console: Console, digest: Digest, places: Places, names: Names) -> None:
-    """Print the first look at a run.
+    """Print a run's first look.
 
     Parameters
     ----------
     places
-        Where the rest is.
+        Where to find the rest of the data.
     names
-        Names of workers and hosts.
+        Short names for workers and hosts.
     """
-    # findings and lines of code are shortened until all fits a terminal of 24 lines with a command and its prompt
+    # shorten findings and code lines to fit a terminal of 24 lines, including the command and a prompt
     for room in (
         (3, 3, 2, 3),
         (3, 2, 2, 3),
         (2, 3, 2, 3),
         (2, 2, 2, 3),
         (1, 3, 1, 3),
-        (1, 1, 1, 3),
-        (1, 1, 1, 2),
+        (1, 2, 1, 3),
+        (1, 2, 1, 2),
+        (1, 2, 1, 1),
         (1, 1, 1, 1),
     ):
         lines = list(Screen(console, digest, names).lines(places, *room))
         if sum(-(-max(line.cell_len, 1) // console.width) for line in lines) <= 22:
             break
-    with console:  # a notebook shows what is printed at once as one text
+    with console:  # notebooks merge consecutive output
         for line in lines:
-            console.print(line, soft_wrap=True)  # one that is too long runs on, so that it can be copied
+            console.print(line, soft_wrap=True)  # users copy long lines: do not wrap them
 
 
 class Screen:
-    """Lines of the first look, as wide as a console; names are printed as they are."""
+    """Lines of the first look, fitted to a console. Names are printed verbatim."""
 
     def __init__(self, console: Console, digest: Digest, names: Names) -> None:
         self.console = console
@@ -432,13 +431,13 @@ class Screen:
         self.blocks = console.encoding.lower().startswith("utf")
 
     def lines(self, places: Places, findings: int, what: int, others: int, hot: int) -> Iterator[Text]:
-        """All of it: so many findings, lines on what is slow in each, lines on all others, and lines of code."""
+        """All lines, with limits on findings, lines per finding, other lines and code lines."""
         digest = self.digest
         if digest.state in {NOTHING, NO_RUNNER, NO_FILE}:
             yield from self._without_runner()
             return
         yield from self._first_line(digest.state, digest.coverage)
-        # where something is missing, the text about it has the error
+        # the message about missing data already includes the error
         if digest.error and digest.lacking is None:
             yield from self.wrapped(digest.error, most=2, style=ALARM)
         for line in self._side_by_side([Text(self.plain(fact)) for fact in digest.facts], Text("; ")):
@@ -456,18 +455,21 @@ class Screen:
             yield from [Text(), *shown] if shown else []
 
     def plain(self, content: str) -> str:
-        """Text without anything that would steer the terminal, in one line."""
+        """Text on one line, without control characters."""
         return verbatim(self.console, " ".join(content.split())).plain
 
     def wrapped(self, content: str, indent: int = 0, most: int | None = None, style: str = "") -> list[Text]:
-        """Text in lines; what is left out at the end of so many, whole sentences if possible, shows as dots."""
+        """Wrap text. If there are too many lines, drop sentences or end with an ellipsis."""
         sentences = re.split(r"(?<=\.) (?=[A-Z0-9])", content)
         for kept in range(len(sentences), 0, -1):
             lines = self._broken(Text(self.plain(" ".join(sentences[:kept])), style), indent)
             if most is None or len(lines) <= most:
                 return lines
         lines = lines[:most]
-        lines[-1].truncate(self.width - 4)
+        last = lines[-1].plain
+        # leave no partial word, bracket or comma before the ellipsis
+        whole = last if len(last) <= self.width - 4 else last[: self.width - 3].rpartition(" ")[0]
+        lines[-1].truncate(len(whole.rstrip(" (,;:")))
         lines[-1].append(" ...")
         return lines
 
@@ -479,7 +481,7 @@ class Screen:
         return list(lines)
 
     def _without_runner(self) -> Iterator[Text]:
-        """Three lines: that nothing ran, where and when or what could not be measured, and what to do."""
+        """Three lines: what did not run; the facts about the run, or measurement problems; and advice."""
         digest = self.digest
         yield from self._first_line(NO_RUNNER, digest.coverage)[:1]
         yield from self.wrapped(
@@ -503,7 +505,7 @@ class Screen:
         return self._at_the_edge(line, elapsed)
 
     def _at_the_edge(self, line: Text, end: str) -> list[Text]:
-        """Lines with something at the right edge of the first, if there is anything."""
+        """Wrap a line, and put `end` at the right edge of the first line."""
         room = self.width - len(end)
         lines = list(line.wrap(self.console, room - len(GAP) if end else room, overflow="fold"))
         for one in lines:
@@ -514,7 +516,6 @@ class Screen:
         return lines
 
     def _lacking(self, places: Places) -> Iterator[Text]:
-        """What is missing, and the line to copy."""
         lacking = self.digest.lacking
         if lacking is None:
             return
@@ -528,7 +529,6 @@ class Screen:
                 yield Text(self.plain(code), "bold")
 
     def _side_by_side(self, parts: Iterable[Text], between: Text, indent: int = 0) -> list[Text]:
-        """Short texts next to each other, as many in a line as there is room for."""
         lines: list[Text] = []
         for part in parts:
             if lines and lines[-1].cell_len + between.cell_len + part.cell_len <= self.width:
@@ -543,7 +543,6 @@ class Screen:
         return Text.assemble(label, (tile.value, "bold"), note)
 
     def _bar(self, bar: Bar) -> Iterator[Text]:
-        """A bar with its total, and below it what its parts are."""
         total = f"  {bar.total}"
         width = self.width - OF_BAR - max(len(total), 10)
         line = Text(f"  {bar.title:{OF_BAR - 2}}")
@@ -551,22 +550,24 @@ class Screen:
             if cells:
                 line.append_text(self._filled(share.family, cells))
         yield line.append(total)
-        named = sorted((share for share in bar.shares if share.fraction >= 0.005), key=lambda one: -one.fraction)
+        named = sorted((share for share in bar.shares if share.fraction >= NAMED), key=lambda one: -one.fraction)
         parts = [Text.assemble(self._filled(one.family, 1), f" {one.name} {one.percent}") for one in named]
         yield from self._side_by_side(parts, Text("  "), OF_BAR)
 
     def _filled(self, family: Paint, cells: int) -> Text:
-        """Cells in the colour of a family, whole where colours tell families apart: of 256, red is almost an orange."""
+        """Cells in a family's colour, which are solid only if true colour is available.
+
+        With only 256 colours, red looks almost orange.
+        """
         fill, colours = FILLS[family.name], None if self.console.no_color else self.console.color_system
         block = fill.block if colours != "truecolor" else FILLS["computing"].block
         return Text((block if self.blocks else fill.letter) * cells, fill.colour if colours else "")
 
     def _hot(self, most: int) -> Iterator[Text]:
-        """Lines of user code with the most CPU time."""
         label = "your code"
         for one in self.digest.hot[:most]:
             each = f"{f', {one.each}' if one.each else ''}: {with_short_paths(one.where)}"
-            texts = [f"{one.share} of CPU{each}", f"{one.share}{each}"]
+            texts = [f"{one.share} of CPU{each}", f"{one.share} of CPU: {with_short_paths(one.where)}"]
             texts[:0] = [f"{texts[0]} in {one.calls}"] if one.calls else []
             text = next((text for text in texts if len(text) <= self.width - OF_BAR), texts[-1])
             for line in self.wrapped(text, OF_BAR):
@@ -574,7 +575,7 @@ class Screen:
                 label = ""
 
     def _findings(self, most: int, lines_of_what: int, lines_of_others: int) -> Iterator[Text]:
-        """Findings with their saving and remedy; what the result lacks has a paragraph of its own."""
+        """Findings with their savings and remedies. Missing data are shown separately."""
         digest = self.digest
         found = [
             one
@@ -590,12 +591,25 @@ class Screen:
             what = with_short_paths(self.names.in_text(finding.what))
             yield from self.wrapped(what, 5, lines_of_what)
             yield from self._advice(finding)
-        also = f"Also: {'; '.join(one.headline for one in found[most:])}. " if len(found) > most else ""
-        if also or (digest.verdict and len(found) > 1):
-            yield from self.wrapped(f"{also}{digest.verdict}", most=lines_of_others)
+        # fixing causes outside the analysis may save the most
+        rest = sorted(found[most:], key=lambda one: -(one.seconds or 0.0))
+        more = [f"{one.headline}{f' ({one.saves_then})' if one.saves_then else ''}" for one in rest]
+        if more or (digest.verdict and len(found) > 1):
+            yield from self._others(more, digest.verdict, lines_of_others)
+
+    def _others(self, more: Sequence[str], verdict: str, most: int) -> list[Text]:
+        """As many other findings as fit, the number of findings left out and, if there is room, the verdict."""
+        for kept in range(len(more), 0, -1):
+            rest = f"; and {number(len(more) - kept)} more" if kept < len(more) else ""
+            also = f"Also: {'; '.join(more[:kept])}{rest}."
+            for text in (f"{also} {verdict}", also):
+                lines = self.wrapped(text)
+                if len(lines) <= most:
+                    return lines
+        return self.wrapped(f"Also: {more[0]}." if more else verdict, most=most)
 
     def _advice(self, finding: Finding) -> Iterator[Text]:
-        """What to do: what is to be copied is whole, and keeps its addresses."""
+        """Advice. Lines to copy are not truncated, and they contain full addresses."""
         remedy = finding.remedy or ""
         advice = with_short_paths(self.names.in_text(finding.advice)).removesuffix(".")
         advice += f": {remedy}" if remedy else "."
@@ -604,7 +618,6 @@ class Screen:
             yield line if place else Text.assemble("     -> ", line[8:])
 
     def _rest(self, places: Places) -> Iterator[Text]:
-        """Where the rest is."""
         if self.digest.problems:
             yield from self.wrapped(_problems(self.digest.problems), most=2)
         tables = Text.assemble(("All tables: ", "dim"), self.plain(places.tables))
@@ -614,13 +627,21 @@ class Screen:
 
 
 def cells_of(fractions: Sequence[float], width: int) -> list[int]:
-    """Cells of a bar for each share, which fill it: each part ends where its sum does."""
+    """Number of cells for each share in a bar. Labelled shares get at least one cell."""
     ends = np.rint(np.cumsum(fractions) / (sum(fractions) or 1.0) * width).astype(int)
-    return list(np.diff(ends, prepend=0).tolist())
+    cells = np.diff(ends, prepend=0)
+    for place in np.flatnonzero((cells == 0) & (np.array(fractions) >= NAMED)):
+        if cells.max() > 1:
+            cells[cells.argmax()] -= 1
+            cells[place] = 1
+    return list(cells.tolist())
 
 
 def with_short_paths(text: str) -> str:
-    """Text in which of long paths and URLs the last part is left."""
+    """Make paths relative to the working directory, and shorten long paths and URLs to their last component."""
+    with suppress(OSError):  # there is no working directory any more
+        here = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118
+        text = text if here == "/" else re.sub(rf"(?<![\w./-]){re.escape(here)}", "", text)
     return re.sub(r"[^\s()',;\"]{24,}/([^\s()',;\"]+)", r".../\1", text)
 
 
@@ -638,7 +659,7 @@ EVIDENCE: Final = {
     "endpoint": "tables-files",
     "branch": "tables-branches",
 }
-"""Parts of a page that show a culprit, by its kind."""
+"""Maps each kind of culprit to the page section that shows it."""
 
 EVIDENCE_OF: Final = {
     **dict.fromkeys(("failures", "missing data"), "tables-failed-work"),
@@ -648,30 +669,30 @@ EVIDENCE_OF: Final = {
     "decompression": "tables-branches",
     "metadata": "tables-files",
 }
-"""Parts of a page that show a cause."""
+"""Maps each cause to the page section that shows it."""
 
 
 def cards_of(digest: Digest, anchors: Collection[str] = ()) -> list[Card]:
-    """Findings as cards, which lead to their evidence in a page that has these parts."""
+    """Findings as cards. A card links to its evidence if the page has a section for it."""
     return [
         finding.card._replace(
             evidence=next((part for part in _evidence(finding) if part in anchors), ""),
             measure="memory" if finding.cause == "memory" else "",
-            page=f"{DOCUMENTATION}{finding.page}.html",
+            page=page_address(finding.page),
         )
         for finding in digest.findings
     ]
 
 
 def _evidence(finding: Finding) -> Iterator[str]:
-    # charts show the files that could be read, and not those of lost work
+    # charts do not show files whose work was lost
     if EVIDENCE_OF.get(finding.cause) != "tables-failed-work":
         yield from (EVIDENCE[culprit.kind] for culprit in finding.culprits if culprit.kind in EVIDENCE)
     yield from (EVIDENCE_OF.get(finding.cause, ""), "over-time", "tables-ledgers")
 
 
 def notebook_look(digest: Digest, heading: Heading) -> Markup:
-    """The first look in a notebook: without scripts, in the colours around it."""
+    """First look for a notebook, without scripts and in the notebook's colours."""
     palettes = [Markup(palette(FAMILIES, scheme)) for scheme in ("light", "dark")]
     values = {"look": digest, "cards": cards_of(digest), "heading": heading, "palettes": palettes, "linked": linked}
     return rendered("first_look_of_notebook.html", **values)

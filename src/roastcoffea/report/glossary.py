@@ -1,4 +1,4 @@
-"""The terms that tables and pages use, and the reference of metrics."""
+"""Glossary of terms in tables and pages, and the metric reference."""
 
 from __future__ import annotations
 
@@ -7,80 +7,68 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
+from statistics import mode
 from typing import IO, Final, NamedTuple
 
 from markupsafe import Markup
 
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
-from roastcoffea.metrics import CATALOGUE, Metric
+from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.phases import BYTE_CLASSES, PHASES, RESIDUAL, TIME_CLASSES
 from roastcoffea.sheets.sheet import UNACCOUNTED
 
 DOCUMENTATION: Final = "https://roastcoffea.readthedocs.io/en/latest/"
-"""Where the documentation is published; `[project.urls]` of the package has it as well."""
+"""URL of the published documentation, the same as in the package's `[project.urls]`."""
 
 DATA, CLUSTER, QUANTITIES, CONCLUSIONS = "Data", "Cluster", "Quantities", "Conclusions"
 TIME, BYTES, IN_CHUNKS = "Classes of thread time", "Classes of bytes", "Phases of a chunk"
 GROUPS: Final = (DATA, CLUSTER, QUANTITIES, TIME, BYTES, IN_CHUNKS, CONCLUSIONS)
-"""Groups of terms, in the order of the glossary."""
 
 OWN: Final[Mapping[str, Mapping[str, str]]] = {
     DATA: {
-        "fileset": "What a Runner is given: the files of each dataset.",
-        "dataset": "A name in the fileset, and the files that belong to it.",
-        "file": "A ROOT or Parquet file, named by its path or URL. Secrets in a URL are masked.",
-        "chunk": "A range of entries of one file, processed by one task. coffea divides each file into equal chunks of "
-        "about `chunksize` events.",
-        "attempt": "One try at a chunk, a file or a Dask task. A chunk that is retried has several attempts.",
-        "branch": "A column of a TTree, such as Jet_pt. Fields of an RNTuple and columns of a Parquet file are listed "
-        "as branches too.",
-        "basket": "A compressed block of consecutive entries of one branch, and the smallest piece that can be read. "
-        "Pages of an RNTuple and column chunks of a Parquet file play the same part.",
-        "section": "A part of process() that you have named with `track_time`, `track_memory` or `track_bytes`.",
-        "endpoint": "The host of a file's URL, with its port. Local files together are one endpoint.",
-        "run": "Everything between entering and leaving a collector. It may hold several Runner calls.",
-        "measurement": "A run with all that is computed from it. Saved, it is a folder.",
+        "fileset": "The files of each dataset, as passed to a Runner.",
+        "dataset": "A named group of files in a fileset.",
+        "file": "A ROOT or Parquet file, identified by its path or URL.",
+        "chunk": "A range of entries of one file, processed by one task.",
+        "attempt": "One try at processing a chunk, opening a file or running a task.",
+        "branch": "A column of a TTree, a field of an RNTuple or a column of a Parquet file.",
+        "basket": "A compressed block of a branch's entries, called a page in RNTuple and a column chunk in Parquet.",
+        "section": "A part of process() named with `track_time` or a related function.",
+        "endpoint": "Host and port of the server that delivers a file; all local files share one endpoint.",
+        "run": "Everything that happens between entering and exiting a collector.",
+        "measurement": "A run and everything computed from it.",
     },
     CLUSTER: {
-        "client": "The process with the `distributed.Client`: your script or notebook.",
+        "client": "The process that holds the `distributed.Client`.",
         "scheduler": "The Dask process that assigns tasks to workers.",
-        "worker": "A process that runs tasks on one or more threads. Tables and pages call the first worker of a host "
-        "`host:1`.",
-        "worker thread": "A thread of a worker that runs tasks. Dask calls worker threads cores; whether there is a "
-        "core for each is not known.",
-        "slot": "Room for one running task. A worker has as many slots as threads.",
-        "task": "A unit of work that Dask schedules: one chunk, one merge, or the opening of one file.",
-        "task prefix": "The name that Dask groups tasks by: the first part of a task's key. For chunks it is the class "
-        "of the processor.",
-        "span": "Dask's name for the tasks of a `with` block. Fine metrics are counted by span.",
-        "fine metrics": "What Dask itself counts inside tasks: CPU and other time, transfers, spilling, serialization.",
-        "nanny": "The Dask process that restarts a worker that has died, and ends one that uses too much memory.",
+        "worker": "A process that runs tasks on its threads.",
+        "worker thread": "A thread that runs tasks. Dask counts worker threads as cores.",
+        "slot": "Capacity to run one task. Each worker thread has one slot.",
+        "task": "A unit of work for Dask: a chunk, a merge, or opening a file.",
+        "task prefix": "The first part of a task's key. For chunks, it is the name of the processor's class.",
+        "span": "Dask's term for the tasks submitted in a `with span():` block.",
+        "fine metrics": "Times and sizes that Dask measures inside tasks, by span.",
+        "nanny": "The Dask process that restarts dead workers and kills workers that use too much memory.",
         "merge step": "A task that adds up the results of several chunks.",
     },
     QUANTITIES: {
-        "thread time": "Time summed over worker threads, busy or not: the number of threads times the time for which "
-        "their worker was there.",
-        "core-hours": "Thread time in hours, for workers that have a core for each thread.",
-        "CPU time": "Time on a core, as the operating system counts it. Waiting is not in it.",
-        "ledger": "A table of classes that exclude each other and add up to a total that was measured separately: "
-        "thread time, or bytes requested from storage.",
-        "class": "A row of a ledger. Every second of thread time, or every byte, is in exactly one class.",
-        "phase": "A part of an attempt's time that has a column in the table of chunks. Each phase belongs to a class.",
-        "certificate": "The statement next to a ledger that it is complete, or what is missing from it.",
-        "transferred": "Bytes received from storage. They may exceed the bytes requested, because sources merge nearby "
-        "ranges and read the gaps.",
+        "thread time": "Time summed over worker threads, whether busy or idle, while their workers were present.",
+        "core-hours": "Thread time in hours, assuming that workers have one core per thread.",
+        "CPU time": "Time spent running on a core, as measured by the operating system; excludes waits.",
+        "ledger": "Disjoint classes that add up to a separately measured total of thread time or requested bytes.",
+        "class": "A row of a ledger. Each second or byte belongs to exactly one class.",
+        "phase": "A part of an attempt's time that has its own column. Each phase belongs to a class.",
+        "certificate": "A statement of whether a ledger is complete and, if not, what is missing.",
+        "transferred": "Bytes received from storage, including gaps between merged ranges.",
     },
     CONCLUSIONS: {
-        "bottleneck": "The cause that most of the thread time belongs to. Healthy runs have one too.",
-        "verdict": "All findings of a run, ranked.",
-        "finding": "A cause of lost time that is worth fixing: what is slow and where, what fixing it saves, what to "
-        "do.",
-        "culprit": "Who or what causes a finding: a worker, host, file, dataset, branch, section, endpoint, function "
-        "or chunk size.",
-        "potential saving": "Wall time that a replay of the run without the cause saves. It is marked `at most` where "
-        "something else may take the place of the cause.",
-        "remedy": "A value or a line to copy that removes the cause of a finding.",
-        "straggler": "A chunk that took at least twice as long as its events and bytes predict.",
+        "bottleneck": "The cause that accounts for the most thread time. Healthy runs also have a bottleneck.",
+        "verdict": "All findings, ranked.",
+        "finding": "A statement of what is slow and where, what fixing it would save, and what to do.",
+        "culprit": "The cause of a problem, such as a worker, file, branch or function.",
+        "potential saving": "Wall time saved in a replay without the cause; `at most` marks an upper limit.",
+        "remedy": "A value or line to copy that removes the cause.",
+        "straggler": "A chunk that took at least twice as long as predicted from its number of events and bytes.",
     },
 }
 
@@ -92,43 +80,39 @@ OF_METRICS: Final[Mapping[str, str]] = {
     "data rate": "data_rate_gbps",
     "compression ratio": "compression_ratio",
 }
-"""Terms that the catalogue of metrics defines."""
 
 
 class Term(NamedTuple):
-    """An entry of the glossary."""
-
     name: str
     group: str
     meaning: str
 
     @property
     def anchor(self) -> str:
-        """Its place on the page of the glossary."""
-        return f"term-{re.sub('[^A-Za-z0-9]+', '-', self.name)}"
+        return f"term-{re.sub('[^A-Za-z0-9._]+', '-', self.name)}"
 
     @property
     def address(self) -> str:
-        """Its place in the published documentation."""
+        """URL of the term in the published documentation."""
         return f"{DOCUMENTATION}glossary.html#{self.anchor}"
 
 
 @cache
 def glossary() -> Mapping[str, Term]:
-    """All terms by name, in the order of the page."""
+    """All terms by name, in page order."""
     terms: dict[str, Term] = {}
     for group in GROUPS:
         for name, meaning in _defined(group):
-            if name in terms:  # both ledgers have it
-                both = f"Of thread time: {terms[name].meaning} Of bytes: {meaning}"
-                terms[name] = terms[name]._replace(meaning=both)
+            if name in terms:  # both ledgers have a class with this name
+                time = terms[name]
+                terms[name] = time._replace(meaning=f"In thread time: {time.meaning} In bytes: {meaning}")
             else:
                 terms[name] = Term(name, group, meaning)
     return terms
 
 
 def linked(name: str) -> Markup | str:
-    """A name with a link to its entry in the glossary, if it is a term."""
+    """Link a name to its entry in the glossary, if it is a term."""
     term = glossary().get({UNACCOUNTED: RESIDUAL}.get(name, name))
     if term is None:
         return name
@@ -136,12 +120,12 @@ def linked(name: str) -> Markup | str:
 
 
 def page_address(page: str) -> str:
-    """Address of a page of the published documentation, such as `limited/storage`."""
-    return f"{DOCUMENTATION}{page}.html"
+    """URL of a page in the published documentation, e.g. `limited/memory#memory-grows`."""
+    name, hash_, section = page.partition("#")
+    return f"{DOCUMENTATION}{name}.html{hash_}{section}"
 
 
 def _defined(group: str) -> Iterator[tuple[str, str]]:
-    """Names and meanings of a group."""
     yield from OWN.get(group, {}).items()
     if group == QUANTITIES:
         meanings = {metric.name: metric.meaning for metric in CATALOGUE.metrics()}
@@ -151,44 +135,42 @@ def _defined(group: str) -> Iterator[tuple[str, str]]:
     elif group == BYTES:
         yield from ((one.name, one.meaning) for one in BYTE_CLASSES)
     elif group == IN_CHUNKS:
-        classes = {one.name for one in TIME_CLASSES}
-        yield from (
-            (phase.name, f"{phase.meaning}. It belongs to the class {phase.time_class}.")
-            for phase in PHASES
-            if phase.name not in classes
-        )
+        for name, time_class, _, _, meaning in PHASES:
+            if name != time_class:
+                yield name, f"{meaning}. Its class is {time_class}."
 
 
 HEADING = """\
 # Metrics
 
-This page is written by `roastcoffea metrics --markdown`; the catalogue in `src/roastcoffea/metrics` is its source.
+`roastcoffea metrics --markdown` writes this page from the catalogue in `src/roastcoffea/metrics`.
 
 """
 HOW_TO_READ = """\
-What could not be measured in a run is absent, with the reason in
-`measurement.metrics.missing[name]`. Bytes have decimal prefixes where they are shown: 1 kB is 1000 B. A
-formula names other metrics, or columns of the measurement's tables. Attempts "that counted" are those whose
-result was used: the last of each chunk.
+Metrics that could not be measured are absent; `measurement.metrics.missing[name]` gives the reason. Sizes use
+decimal prefixes (1 kB is 1000 B). Attempts "that counted" are those whose results were used: the last attempt for
+each chunk. Sums over all attempts include failed attempts up to the point of failure. Each entry ends with its
+formula in terms of other metrics or table columns. The formula is followed by the unit and the source, if they differ
+from those in the group's first line, and by any older name.
 """
 
 
 def metric_reference() -> str:
-    """Markdown of the whole catalogue: unit, source, alias, meaning and formula of each metric."""
-    lines = [f"{HEADING}{HOW_TO_READ}"]
-    for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
-        lines.append(f"## {group.capitalize()}\n")
-        lines += [_entry(metric) for metric in metrics]
+    """Metric catalogue in Markdown, with meanings, formulas, units, sources and aliases."""
+    lines = [HEADING + HOW_TO_READ]
+    for group, found in groupby(CATALOGUE.metrics(), attrgetter("group")):
+        metrics = [*found]
+        usual = unit, source = mode(map(attrgetter("unit", "source"), metrics))
+        lines.append(f"## {group.capitalize()}\n\nUnit: {unit}; source: {source}.\n")
+        for metric in metrics:
+            facts = metric.unit, metric.source, metric.alias and f"alias: `{metric.alias}`"
+            last = "".join(f"; {fact}" for fact in facts if fact and fact not in usual)
+            lines.append(f"### `{metric.name}`\n\n{metric.meaning}\n\n`{metric.formula}`{last}\n")
     return "\n".join(lines)
 
 
-def _entry(metric: Metric) -> str:
-    facts = f"unit: {metric.unit}; source: {metric.source}" + (f"; alias: `{metric.alias}`" if metric.alias else "")
-    return f"### `{metric.name}`\n\n{metric.meaning}\n\n- {facts}\n- formula: `{metric.formula}`\n"
-
-
 def print_reference(file: IO[str] | None = None) -> None:
-    """Print the catalogue in readable form, to the terminal or into a file."""
+    """Print the metric catalogue in readable form to the terminal or a file."""
     from rich.markdown import Markdown
 
     from roastcoffea.sheets.terminal import console_for

@@ -1,4 +1,4 @@
-"""Lines that tell how a run goes on, in terminals and notebooks: how far, how fast, and what limits it."""
+"""A run's live line in terminals and notebooks: progress, rates, bottleneck."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BETWEEN: Final = ", "
 
 IDLE: Final = "idle"
 WORDS: Final = {one.name: one.word for one in TIME_CLASSES}
-"""Causes as findings name them, by class of thread time."""
+"""Maps each class of thread time to the findings' name for its cause."""
 
 
 class Progress(NamedTuple):
-    """How far a run has come; None is not known."""
+    """Progress of a run. None means unknown."""
 
     chunks: int = 0
     chunks_asked: int = 0
@@ -43,22 +43,21 @@ class Progress(NamedTuple):
     bytes: int | None = 0
     workers: int | None = None
     threads: tuple[int, int] | None = None
-    """Threads of all workers now, and how many execute a task."""
+    """Current number of worker threads, and the number that are executing tasks."""
     wall_seconds: float = 0.0
-    """Of attempts of chunks that ended, as are the next ones."""
+    """Total wall time of finished chunk attempts, which are assumed to be typical."""
     wall_squares: float = 0.0
-    """Sum of the squares of these times: tells how they scatter."""
+    """Sum of the squares of these wall times, from which their spread is estimated."""
     failed_seconds: float = 0.0
     cpu_seconds: float = 0.0
     seconds: Mapping[str, float] = MappingProxyType({})
-    """Thread time by class."""
 
 
 NOTHING: Final = Progress()
 
 
 class Rates:
-    """What the run does in a second, over the last minute or from the beginning."""
+    """A run's rates, over the last minute or since the run began."""
 
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
@@ -66,33 +65,32 @@ class Rates:
         self._asked: float | None = None
 
     def add(self, moment: float, progress: Progress) -> None:
-        """Take how far the run had come at a moment."""
         if self._asked is None and progress.chunks_asked:
             self._asked = self._points[-1][0]
         self._points.append((moment, progress))
         while (
             len(self._points) > 2 and self._points[1][0] <= moment - 60
-        ):  # rates are averaged over a minute: records come chunk by chunk
+        ):  # rates are averaged over a minute, because records arrive chunk by chunk
             self._points.popleft()
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the run began."""
         return self._points[-1][0] - self.began
 
     def _window(self, whole: bool) -> tuple[Progress, Progress, float]:
-        """Progress at the beginning of the last minute, or of the run where `whole`, and now, and seconds between."""
+        """Progress a minute ago (at the start if `whole`), progress now, and the time in between in seconds."""
         (first, before), (last, now) = (self.began, NOTHING) if whole else self._points[0], self._points[-1]
         return before, now, max(last - first, 1e-9)
 
     def in_a_second(self, *, whole: bool = False) -> tuple[float, float | None]:
-        """Events and bytes in a second, from the beginning where `whole`; None is not known."""
+        """Events and bytes per second, since the run began if `whole`. None means unknown."""
         before, now, seconds = self._window(whole)
         size = None if now.bytes is None else (now.bytes - (before.bytes or 0)) / seconds
         return (now.events - before.events) / seconds, size
 
     def _done(self) -> tuple[int, float]:
-        """Chunks of the last minute, if they are enough, else of the whole run, and the seconds that they took."""
+        """Number of chunks finished and seconds taken, in the last minute (or the whole run, if those are too few)."""
         (first, before), (last, now) = self._points[0], self._points[-1]
         asked = last if self._asked is None else self._asked
         few = now.chunks - before.chunks < 10
@@ -100,7 +98,7 @@ class Rates:
 
     @property
     def left(self) -> float | None:
-        """Seconds until all chunks that were asked for are done; None before enough of them are."""
+        """Estimated seconds until all requested chunks are done; None until enough chunks are done."""
         now, (done, seconds) = self._points[-1][1], self._done()
         at_once = now.threads[0] if now.threads else now.workers or 1
         if now.chunks >= now.chunks_asked or done < at_once or seconds <= 0:
@@ -109,10 +107,10 @@ class Rates:
 
     @property
     def left_between(self) -> tuple[float, float] | None:
-        """Between how many seconds at least 90 % of runs like this one end; None where that is not known.
+        """90 % prediction interval for the remaining time in seconds; None if unknown.
 
-        The number of chunks that end in a time scatters as their durations do, and the run waits for the longest of the
-        last ones. What changes later, such as storage that becomes slow, is not foreseen.
+        The number of chunks that finish in a given time varies with their durations, and the run waits for the longest
+        of the last chunks. Later changes, such as slower storage, are not anticipated.
         """
         left, now, (done, _) = self.left, self._points[-1][1], self._done()
         if left is None:
@@ -120,18 +118,19 @@ class Rates:
         attempts = max(now.chunks + now.failed, 1)
         mean = now.wall_seconds / attempts
         deviation = math.sqrt(max(now.wall_squares / attempts - mean**2, 0.0))
-        scatter = deviation / mean if deviation else 1.0  # chunks that end at random, where nothing is known of them
+        scatter = deviation / mean if deviation else 1.0  # if unknown, chunks finish at random times
         at_once = now.threads[0] if now.threads else 1
-        waves = at_once**2 / 12 / done**2  # chunks that began together end together: up to one of each thread is amiss
+        waves = at_once**2 / 12 / done**2  # chunks that start together also finish together
         error = OF_90_PERCENT * math.sqrt(scatter**2 * (1 / done + 1 / (now.chunks_asked - now.chunks)) + waves)
         longest = deviation * (math.log(max(at_once, 1)) + 1.5)
-        # it takes ten times longer than estimated at most, where too few chunks have ended to say more
+        # at most ten times longer than estimated, while few chunks have finished
         return max(left - mean, 0.0) / (1 + error), left / max(1 - error, 0.1) + longest
 
     def busy(self, *, whole: bool = False) -> dict[str, float]:
-        """Share of thread time by cause, of chunks that ended in that time and of idle threads; empty without chunks.
+        """Share of thread time by cause, for finished chunks and idle threads.
 
-        Idle threads count where the workers report what they execute.
+        The result is empty if no chunk has finished. Idle threads are included if the workers report what they are
+        executing.
         """
         before, now, _ = self._window(whole)
         wall, working = now.wall_seconds - before.wall_seconds, self._working()
@@ -146,7 +145,7 @@ class Rates:
         return shares
 
     def efficiency(self, *, whole: bool = False) -> float | None:
-        """CPU time of chunks that ended in that time over thread time; None without chunks."""
+        """CPU time of finished chunks divided by thread time; None if no chunk has finished."""
         before, now, _ = self._window(whole)
         wall, working = now.wall_seconds - before.wall_seconds, self._working()
         return (
@@ -154,20 +153,20 @@ class Rates:
         )
 
     def _working(self) -> float | None:
-        """Share of the workers' threads that executed tasks in the last minute; None where that is not known."""
+        """Share of worker threads that were executing tasks in the last minute; None if unknown."""
         known = [point.threads for _, point in self._points if point.threads is not None and point.threads[0]]
         return sum(busy for _, busy in known) / sum(threads for threads, _ in known) if known else None
 
 
 def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
-    """The line: what is done and left, how well threads are used, what limits them, rates, workers, and the time.
+    """Live line: progress, time left, efficiency, bottleneck, rates, workers, time.
 
-    What matters least comes last, where narrow terminals have no room.
+    The least important parts come last, because narrow terminals cut them off.
 
     Parameters
     ----------
     whole
-        Whether the run has ended, and rates are of all of it.
+        Whether the run has ended. If it has, rates cover the whole run.
     """
     events, size = rates.in_a_second(whole=whole)
     left, efficiency, shares = None if whole else rates.left, rates.efficiency(whole=whole), rates.busy(whole=whole)
@@ -186,13 +185,13 @@ def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
 
 
 def bottleneck(shares: Mapping[str, float]) -> str:
-    """Words for what takes most of the thread time; empty where that is not known."""
+    """Largest share of thread time, as text; empty if unknown."""
     most, share = max(shares.items(), key=lambda item: item[1], default=("", 0.0))
     return "" if not share else f"threads idle {100 * share:.0f} %" if most == IDLE else f"limited by {most}"
 
 
 def clock(seconds: float) -> str:
-    """Time that is left, as clocks show it.
+    """Format remaining time as a clock.
 
     Examples
     --------
@@ -205,8 +204,8 @@ def clock(seconds: float) -> str:
 
 
 def _done(progress: Progress) -> str:
-    """Chunks that gave a result; before there are any, files that were opened."""
-    if progress.chunks_asked:  # a result that was lost came twice
+    """Number of chunks done or, before any chunks are requested, number of files opened."""
+    if progress.chunks_asked:  # a lost result was computed twice
         done, asked, things = progress.chunks, progress.chunks_asked, "chunks"
     else:
         done, asked, things = progress.files, progress.files_asked, "files opened"
@@ -214,24 +213,24 @@ def _done(progress: Progress) -> str:
 
 
 INTERVAL: Final = 0.5
-"""Seconds between two looks."""
+"""Time between updates, in seconds."""
 
 SHARE: Final = 20.0
-"""How many times longer than it takes to make the lines they stay as they are."""
+"""Minimum ratio of the time between updates to the duration of an update."""
 
 PATIENCE: Final = 2.0
-"""Seconds to wait for a terminal that takes no more; the run goes on without."""
+"""Time to wait for a terminal that does not accept output, in seconds. The run then continues without the terminal."""
 
 
 class LiveText:
-    """Shows lines that change, until it is stopped; it draws nothing where there is no terminal and no notebook.
+    """Shows changing lines until it is stopped. Draws only in a terminal or notebook.
 
     Parameters
     ----------
     text
-        Gives the lines; it is called on a thread of the display's own, with `whole=True` for the last time.
+        Returns the lines. It is called on the display's own thread; the last call has `whole=True`.
     note
-        Takes note of why there are none any more.
+        Receives the reason if the display fails.
     """
 
     def __init__(self, text: Callable[..., str], note: Callable[[str], None]) -> None:
@@ -242,7 +241,6 @@ class LiveText:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to show the lines."""
         with interrupts_held(), reported(self._note, "there is no live line", Exception):
             display = self._display = display_for(sys.stderr)
             if display is not None:
@@ -251,17 +249,17 @@ class LiveText:
                 self._thread = thread
 
     def stop(self) -> None:
-        """Take the lines away; in a notebook their last state stays."""
+        """Remove the lines. In a notebook, leave the final state."""
         self._stopped.set()
         if self._thread is not None and self._display is not None:
             self._thread.join(PATIENCE)
-            if self._thread.is_alive():  # the terminal takes nothing, nor would it now
+            if self._thread.is_alive():  # the terminal still does not accept output
                 self._display.abandon()
                 return
             last = None
-            with reported(self._note, "the last state of the run is not shown", Exception):
+            with reported(self._note, "the final state of the run is not shown", Exception):
                 last = self._text(whole=True)
-            with reported(self._note, "the live line could not be taken away", Exception):
+            with reported(self._note, "the live line could not be removed", Exception):
                 self._display.end(last)
 
     def _keep_showing(self, display: NotebookLine | BottomRow) -> None:
@@ -274,14 +272,16 @@ class LiveText:
 
 
 class LiveLine(LiveText):
-    """Shows the progress of a run until it is stopped; in a notebook the last state has the rates of the whole run.
+    """Shows the progress of a run until it is stopped.
+
+    In a notebook, the final state shows the rates for the whole run.
 
     Parameters
     ----------
     progress
-        Tells how far the run has come; it is called on a thread of the line's own.
+        Returns the progress. It is called on the line's own thread.
     note
-        Takes note of why there is no line any more.
+        Receives the reason if the line fails.
     """
 
     def __init__(self, progress: Callable[[], Progress], note: Callable[[str], None]) -> None:
@@ -290,7 +290,6 @@ class LiveLine(LiveText):
         self._rates = Rates()
 
     def start(self) -> None:
-        """Begin to show the line."""
         self._rates = Rates()
         super().start()
 
@@ -301,14 +300,14 @@ class LiveLine(LiveText):
 
 
 def fitted(line: str, width: int) -> str:
-    """As many whole parts of the line as fit a width: a number that is cut off would be another number."""
+    """As many whole parts of the line as fit, because a truncated number would be wrong."""
     if len(line) <= width or not line.startswith(NAME):
         return line[:width]
     return line[: width + len(BETWEEN)].rpartition(BETWEEN)[0][:width] or line[:width]
 
 
 def display_for(stream: TextIO) -> NotebookLine | BottomRow | None:
-    """Notebook, or terminal behind the stream; None where there is neither."""
+    """Display for the notebook or terminal behind the stream; None if there is neither."""
     ipython = sys.modules.get("IPython")
     if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
         return NotebookLine()
@@ -318,7 +317,7 @@ def display_for(stream: TextIO) -> NotebookLine | BottomRow | None:
 
 
 class NotebookLine:
-    """A display of its own in the cell that began the run."""
+    """Display in the notebook cell that is running the analysis."""
 
     def __init__(self) -> None:
         from IPython.display import display
@@ -329,7 +328,7 @@ class NotebookLine:
         self._handle.update({"text/plain": line}, raw=True)
 
     def end(self, line: str | None) -> None:
-        """Leave this as the last state; None keeps the present one."""
+        """Show the final state; if `line` is None, keep the current state."""
         if line is not None:
             self.show(line)
 
@@ -339,7 +338,7 @@ class NotebookLine:
 
 @dataclass(slots=True)
 class Area:
-    """The lowest rows of a terminal: lines of each display, the first one on top, and what was drawn last."""
+    """Bottom rows of a terminal: the lines of each display, with the first display on top."""
 
     lines: dict[BottomRow, list[str]] = field(default_factory=dict)
     size: os.terminal_size | None = None
@@ -348,14 +347,14 @@ class Area:
 
 
 class BottomRow:
-    """The lowest rows of a terminal, which displays of one terminal share.
+    """Bottom rows of a terminal, shared by its displays.
 
-    They are written past Python's buffers: no lock of theirs is held when the analysis forks. A process that is killed
-    leaves the rows behind, until the terminal is reset.
+    Output bypasses Python's buffers, so the analysis never forks while their locks are held. A killed process leaves
+    the rows behind until the terminal is reset.
     """
 
     _areas: ClassVar[dict[int, Area]] = {}
-    """What the displays of each terminal share."""
+    """Maps each terminal's file descriptor to the state shared by its displays."""
 
     def __init__(self, terminal: int, console: Console) -> None:
         self._terminal = terminal
@@ -365,7 +364,7 @@ class BottomRow:
         area = self._areas.setdefault(self._terminal, Area())
         with area.lock:
             new = text.splitlines()
-            # rows that are no longer needed stay empty: text would jump with every task that comes or goes
+            # keep unused rows empty: otherwise, text would jump with every task
             area.lines[self] = new + [""] * (len(area.lines.get(self, ())) - len(new))
             self._draw(area)
 
@@ -379,24 +378,24 @@ class BottomRow:
             self.abandon()
 
     def abandon(self) -> None:
-        """Leave the terminal as it is, as it takes nothing."""
+        """Leave the terminal as it is, because it does not accept output."""
         area = self._areas.get(self._terminal, Area())
         area.lines.pop(self, None)
         if not area.lines:
             self._areas.pop(self._terminal, None)
 
     def _draw(self, area: Area) -> None:
-        """Write the lowest rows anew, and have all others scroll."""
+        """Redraw the bottom rows, and let all rows above them scroll."""
         lines = [line for own in area.lines.values() for line in own]
         size = os.get_terminal_size(self._terminal)
-        room = size.lines - 3  # which are left to all else
+        room = size.lines - 3  # the rows left for other output
         drawn = [self._styled(fitted(printable(line), size.columns - 1)) for line in lines[: max(room, 0)]]
         before, held = area.size, area.rows
         first = size.lines - len(drawn)
         top = min(first, size.lines - held) if before == size else first
         reserve = ""
         if (size, len(drawn)) != (before, held):
-            # where the cursor is in one of these rows, it moves up with the text
+            # if the cursor is in one of these rows, it moves up with the text
             more = max(0, len(drawn) - (held if before == size else 0))
             reserve = "\x1bD" * more + (f"\x1b[{more}A" if more else "")
             reserve += f"\x1b7\x1b[{f'1;{first}' if drawn else ''}r\x1b8"

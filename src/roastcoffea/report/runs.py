@@ -1,4 +1,4 @@
-"""Saved measurements and journals side by side: what ran, how fast, what limits it, and how it ended."""
+"""Lists of saved measurements and journals."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, LOST, NO_CALL, UNR
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
 
 STALE: Final = " *"
-"""Mark of a bottleneck that another version found."""
+"""Marker for a bottleneck found by another version."""
 
 
 class Entry(NamedTuple):
-    """A measurement in a list; None is not known."""
+    """A measurement's entry in a list. None means unknown."""
 
     name: str
     started: str | None
@@ -43,22 +43,20 @@ class Entry(NamedTuple):
 
 
 UNITS: Final = {"events": LARGE_COUNT, "workers": LARGE_COUNT, "elapsed": SECOND, "rate": KILOHERTZ}
-"""Of columns with numbers: the largest one is first where runs are sorted by it."""
+"""Units of numeric columns. Lists are sorted by these columns in descending order."""
 
 WIDEST: Final = {"name": 32, "processor": 20, "bottleneck": 13, "outcome": 11}
-"""Letters of columns of words in a narrow terminal at most; more goes into a second line."""
+"""Maximum width of text columns in a narrow terminal. Longer text wraps."""
 DISPENSABLE: Final = ("started", "elapsed", "workers", "processor")
-"""Columns that a narrow terminal leaves out, in this order."""
 SAID_ONCE: Final = {
     "processor": "processor {}".format,
     "workers": lambda count: counted(count, "worker"),
     "outcome": "outcome {}".format,
 }
-"""Columns that become words where all rows have the same there."""
+"""Columns to summarise in a sentence if all rows have the same value."""
 
 
 def entry_of(stored: StoredRun) -> Entry:
-    """What a list tells of a measurement."""
     known, stale = _metrics(stored) if stored.reported is None else (stored.reported, False)
     ran = stored.reported is not None or bool(stored.processors)
     return Entry(
@@ -75,9 +73,9 @@ def entry_of(stored: StoredRun) -> Entry:
 
 
 def _metrics(stored: StoredRun) -> tuple[Mapping[str, Any], bool]:
-    """Values of its `metrics.json`, and whether another version computed them.
+    """Values in `metrics.json`, and whether another version computed them.
 
-    Nothing where that is not there, or damaged: other programs may write it.
+    The values are empty if the file is missing or damaged, because other programs may have written it.
     """
     if stored.error is not None:
         return {}, False
@@ -90,7 +88,7 @@ def _metrics(stored: StoredRun) -> tuple[Mapping[str, Any], bool]:
 
 
 def _number(value: Any) -> float | None:
-    # another program may have written a number that no run has
+    # another program may have written an impossible number
     return value if type(value) in (int, float) and abs(value) < 1e30 else None
 
 
@@ -107,16 +105,16 @@ def _outcome(stored: StoredRun, known: Mapping[str, Any]) -> str:
 
 
 def in_order(entries: Sequence[Entry], by: str) -> list[Entry]:
-    """Entries in the order of a column, what is not known last; the largest number first, the oldest run first."""
+    """Sort entries by a column: largest numbers or oldest runs first, unknown values last."""
     known = [entry for entry in entries if getattr(entry, by) is not None]
     unknown = [entry for entry in entries if getattr(entry, by) is None]
     return sorted(known, key=attrgetter(by), reverse=by in UNITS) + unknown
 
 
 def sheet_of_runs(entries: Sequence[Entry], spare: int = 0) -> Sheet:
-    """Measurements as a table; what is the same for all is said once.
+    """Table of measurements. Values that all measurements share are stated once.
 
-    Long words take several lines, where there is no `spare` width beyond that of a narrow terminal.
+    Long text wraps. `spare` is the extra width compared with a narrow terminal.
     """
     columns, cells, said = [], [], []
     for name, values in zip(Entry._fields, zip(*entries, strict=True), strict=True):
@@ -132,7 +130,7 @@ def sheet_of_runs(entries: Sequence[Entry], spare: int = 0) -> Sheet:
         lead=[f"{counted(len(entries), 'run')}, each with {', '.join(said)}"] if said else [],
         columns=columns,
         rows=list(zip(*cells, strict=True)),
-        notes=["* found by another version of roastcoffea; `roastcoffea show` computes it anew"]
+        notes=["* found by another version of roastcoffea; `roastcoffea show` recomputes it"]
         if any((entry.bottleneck or "").endswith(STALE) for entry in entries)
         else [],
     )
@@ -142,7 +140,7 @@ RUNNING: Final = "running"
 
 
 def sheet_of_journals(journals: Sequence[Journal]) -> Sheet:
-    """Journals, with the runs that they are of, and whether these go on."""
+    """Table of journals and their runs, including whether each run is still in progress."""
     columns = [Column("started"), Column("run"), Column("host"), Column("size", BYTE), Column("state")]
     return Sheet(columns=columns, rows=[_row(journal) for journal in journals])
 

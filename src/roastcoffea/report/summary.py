@@ -1,4 +1,4 @@
-"""The summary of a run as sheets, for terminal, notebook and page."""
+"""A run's summary as sheets, for the terminal, notebooks and pages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
+from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -14,10 +15,12 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.completeness import Incompleteness, is_interrupt
 from roastcoffea.errors import unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, catalogue, phases
-from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, WRITING
 from roastcoffea.metrics.facts import elapsed_seconds, known_names, name_of
 from roastcoffea.metrics.failures import skipped_data
+from roastcoffea.metrics.outputs import NAMES as WRITTEN_NAMES
 from roastcoffea.metrics.phases import TOTAL
+from roastcoffea.metrics.profile import UserLine
 from roastcoffea.records.run import Run
 from roastcoffea.report.tables import FIRST_ROWS, IN_TABLES, allocation, central, failures, known
 from roastcoffea.sheets.presented import Presented
@@ -53,11 +56,10 @@ from roastcoffea.units import (
 MOST_BRANCHES: Final = 10
 MOST_WORKERS: Final = 10
 ZERO: Final = "Zero: "
-"""Beginning of the line below a table that names what was measured and is zero."""
 
 
 class InLedger(NamedTuple):
-    """Metrics of a group that the table of a ledger shows: name and title of that, and their labels."""
+    """A ledger's name and title, and the labels of the metrics shown in its table."""
 
     name: str
     title: str
@@ -66,17 +68,16 @@ class InLedger(NamedTuple):
 
 LEDGERS: Final[Mapping[str, InLedger]] = {
     BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, UNACCOUNTED, TOTAL, TRANSFERRED)),
+    WRITING: InLedger("write_ledger", WRITING, (*WRITTEN_NAMES, UNACCOUNTED, TOTAL)),
     TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, UNACCOUNTED, TOTAL)),
 }
-"""Ledgers, by the group of metrics that they are shown with."""
 
 Row = Mapping[str, Any]
 Keyed = tuple[str, Column]
-"""A column with the key of its amounts in rows."""
+"""A value's key in the rows, and the column that shows the value."""
 
 
 def _keyed(unit: Unit, **names: str) -> tuple[Keyed, ...]:
-    """Columns of one unit, by the keys of their amounts."""
     return tuple((key, Column(name, unit)) for key, name in names.items())
 
 
@@ -91,7 +92,7 @@ SECTION_COLUMNS: Final = (
     *_keyed(COUNT, errors="errors"),
 )
 LEAVE_FIRST: Final = ("max", "self", "CPU", "memory", "bytes", "errors", "count", "wall")
-"""Columns of sections in the order in which a narrow terminal leaves them out."""
+"""Columns of the section table, in the order in which they are dropped on narrow terminals."""
 
 CUSTOM: Final = "value, dataset"
 CUSTOM_COLUMNS: Final = (
@@ -105,17 +106,24 @@ WORKER_COLUMNS: Final = (
     *_keyed(RATIO, slowness="slow"),
     *_keyed(SECOND, spill_seconds="spill", transfer_seconds="fetch", clock_offset="clock"),
 )
+LINE_COLUMNS: Final = (
+    ("line", Column("line")),
+    *_keyed(FRACTION, share="CPU"),
+    *_keyed(SECOND, seconds="CPU/chunk"),
+)
+LEAST_OF_LINE: Final = 0.005
+"""Lines with a smaller share of the CPU time are not shown."""
 OF_BRANCH: Final = {"bytes_payload": "payload", "bytes_reread": "re-read", "bytes_uncompressed": "uncompressed"}
 BRANCH_COLUMNS: Final = _keyed(BYTE, **{f"{key}_sum": name for key, name in OF_BRANCH.items()})
 
 
 def summary(run: Run, metrics: Metrics, group: str | None = None) -> Iterator[Sheet]:
-    """All tables: metrics by group, with the reason where one is missing, and what else people look at.
+    """All tables: metrics by group, with the reasons for missing metrics, and other tables.
 
     Parameters
     ----------
     group
-        Name of the only group to give.
+        Name of a single group to show.
 
     Raises
     ------
@@ -134,12 +142,13 @@ def summary(run: Run, metrics: Metrics, group: str | None = None) -> Iterator[Sh
 
 
 def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
-    """Tables of a group."""
     match group:
         case "verdict":
             yield from own_sheets(metrics, "verdict")
         case "failures":
             yield from failures(metrics)
+        case "your code":
+            yield from _user_lines(known(metrics.evaluator, "user_lines") or ())
         case "workers":
             yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
         case catalogue.CENTRAL:
@@ -170,6 +179,7 @@ OF_METRICS: Final[Mapping[str, Sequence[Metric]]] = {
 GROUPS: Final = (
     "verdict",
     "failures",
+    "your code",
     *OF_METRICS,
     "workers",
     "batch jobs",
@@ -178,17 +188,15 @@ GROUPS: Final = (
     "values",
     "problems",
 )
-"""Groups of tables, in their order."""
 
 
 def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
-    """What there is to tell of a collector without a measurement."""
     yield Heading(title="MetricsCollector", lead=[state])
     yield from ([problems(found)] if found else [])
 
 
 def own_sheets(metrics: Metrics, name: str) -> Sequence[Sheet]:
-    """Sheets of a ledger or of the verdict; none where there is none."""
+    """Sheets for a ledger or the verdict; empty if it is missing."""
     result: Presented | None = metrics.get(name)
     return [] if result is None else result.sheets()
 
@@ -197,14 +205,14 @@ def own_sheets(metrics: Metrics, name: str) -> Sequence[Sheet]:
 
 
 def title_of(run: Run) -> str:
-    """Name of the run, else the processors that ran."""
+    """The run's name or, if it has none, the names of its processors or its ID."""
     return name_of(run) or run.id
 
 
 def heading(run: Run) -> Heading:
-    """Name of the run, when it was, how long, where, and whether it failed."""
+    """Heading with the run's name, time, duration, backend, outcome and ID."""
     length = f", {SECOND.text(elapsed_seconds(run))}" if run.stop > run.start else ""
-    reporter = f"Numbers as reported by {run.reported_by}; they were not computed anew."
+    reporter = f"Numbers as reported by {run.reported_by}; they were not recomputed."
     return Heading(
         title=title_of(run),
         label="roastcoffea",
@@ -219,20 +227,20 @@ def _alarm(run: Run) -> str:
         return ""
     if is_interrupt(run.error):
         return "This run was interrupted"
-    return f"This run {run.ending}: {run.error or 'no error text was kept'}"
+    return f"This run {run.ending}: {run.error or 'no error message was kept'}"
 
 
 # Metrics by group
 
 
 def amount_of(metrics: Metrics, name: str) -> Cell:
-    """A metric as a cell: a number, or a word."""
+    """Cell for a metric: a number or a word."""
     value, unit = metrics[name], metrics.unit[name]
     return Amount(float(value), unit) if isinstance(value, Real) else unit.text(value)
 
 
 def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """Metrics of a group; the table of a ledger in place of those that are in it."""
+    """Metrics of a group. A ledger's table replaces the metrics that it shows."""
     if group not in LEDGERS or LEDGERS[group].name not in metrics:
         first, *others = _values(members, metrics)
         yield from (replace(first, title=group), *others)
@@ -247,9 +255,9 @@ def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[
 
 
 def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic.
+    """Values and the reasons for missing values, followed by per-chunk quantities by statistic.
 
-    A line names the values that are zero.
+    A note lists the values that are zero.
     """
     known = [metric for metric in members if metric.name in metrics]
     zero = [metric for metric in known if metric.statistic is None and metrics[metric.name] == 0]
@@ -269,10 +277,9 @@ def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
 
 
 def labels_by_reason(members: Sequence[Metric], metrics: Metrics) -> dict[str, Iterable[str]]:
-    """Labels of missing metrics by their reason.
+    """Labels of missing metrics, by reason.
 
-    A row of statistics that is missing whole has one label, and so has a whole group that is missing for one
-    reason.
+    If a whole group or a whole row of statistics is missing for the same reason, it gets a single label.
     """
     reasons = {metrics.missing.get(metric.name) for metric in members}
     if len(reasons) == 1 and None not in reasons:
@@ -287,7 +294,7 @@ def labels_by_reason(members: Sequence[Metric], metrics: Metrics) -> dict[str, I
 
 
 def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
-    """One line per quantity of a chunk, its statistics side by side."""
+    """One row for each chunk quantity, with its statistics side by side."""
     statistics = list(dict.fromkeys(str(metric.statistic) for metric in members))
     rows = []
     for label, same_label in groupby(members, key=lambda metric: metric.label):
@@ -300,28 +307,37 @@ def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
 
 
 def keyed_sheet(names: str, rows: Iterable[Row], columns: Sequence[Keyed], **values: Any) -> Sheet:
-    """Sheet of names with amounts, which are found in rows by the columns' keys."""
+    """Sheet with names in the first column, followed by values that are looked up by key."""
     heads = [(names, Column(names)), *columns]
     found = [[row.get(key) for key, _ in heads] for row in rows]
     return Sheet(columns=[column for _, column in heads], rows=found, **values)
 
 
 def datasets(metrics: Metrics) -> Sheet:
-    """What came of each dataset."""
     found = [{"dataset": name, **row} for name, row in (metrics.get("per_dataset") or {}).items()]
     columns = [each for each in DATASET_COLUMNS if each[0] != "num_failed" or any(row.get(each[0]) for row in found)]
     return keyed_sheet("dataset", found, columns, title="datasets", things="datasets", first=FIRST_ROWS)
 
 
+def _user_lines(lines: Sequence[UserLine]) -> Iterator[Sheet]:
+    rows = [
+        {"function": one.place.function, "line": f"{PurePath(one.place.file).name}:{one.place.line}", **one._asdict()}
+        for one in lines
+        if one.share >= LEAST_OF_LINE
+    ]
+    if rows:
+        yield keyed_sheet("function", rows, LINE_COLUMNS, title="your code", things="lines", first=FIRST_ROWS)
+
+
 def _by_name(found: Mapping[str, Mapping[str, Row]], key: str) -> list[Row]:
-    """A row for each name and dataset, with both under one key."""
+    """One row for each name and dataset, combined into a single key."""
     named = ((f"{name}, {dataset}", row) for name, of_it in found.items() for dataset, row in of_it.items())
     return [{key: name, **row} for name, row in named]
 
 
 def _custom(values: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
     rows = []
-    for row in _by_name(values, CUSTOM):  # the tables have texts whole
+    for row in _by_name(values, CUSTOM):  # the tables contain the full text
         texts = ", ".join(_beginning(text, 40) for text in row["texts"] or ())
         rows.append({**row, "texts": _beginning(texts, 200) or None})
     columns = [(key, column) for key, column in CUSTOM_COLUMNS if any(row.get(key) is not None for row in rows)]
@@ -346,7 +362,6 @@ def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
 
 
 def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Sheet]:
-    """Workers side by side, those with the least to do first."""
     if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
         return
     rows = [
@@ -355,19 +370,18 @@ def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Shee
     without = [row["worker"] for row in rows if not row["chunks"]]
     rows = [row for row in rows if row["chunks"]]
     shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
-    if all(abs(row["clock_offset"] or 0.0) < 0.01 for row in rows):  # clocks agree for all that people look at
+    if all(abs(row["clock_offset"] or 0.0) < 0.01 for row in rows):  # hide negligible offsets
         shown.discard("clock_offset")
     columns = [each for each in WORKER_COLUMNS if each[0] in shown]
     more = [f"and {counted(len(rows) - MOST_WORKERS, 'busier worker')}"] * (len(rows) > MOST_WORKERS)
     if without:
         others = f" and {number(len(without) - MOST_WORKERS)} more" if len(without) > MOST_WORKERS else ""
-        more.append(f"Without a chunk: {', '.join(without[:MOST_WORKERS])}{others}.")
+        more.append(f"Workers without a chunk: {', '.join(without[:MOST_WORKERS])}{others}.")
     title = f"workers ({number(len(workers))})"
     yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=title, notes=more)
 
 
 def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
-    """Branches of which the most was read."""
     options = pc.ScalarAggregateOptions(skip_nulls=False)
     amounts = [(key, "sum", options) for key in OF_BRANCH]
     rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
@@ -378,18 +392,17 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
 
 
 def named_problems(run: Run, metrics: Metrics) -> list[str]:
-    """Problems of a measurement, in which workers and hosts have their short names."""
+    """Measurement problems, with short names for workers and hosts."""
     names = known_names(metrics.evaluator)
     return [names.in_text(problem) for problem in (*run.problems, *metrics.problems)]
 
 
 def problems_of_measuring(run: Run, metrics: Metrics) -> Iterator[str]:
-    """Problems of a measurement, without data that the output lacks where a finding says which."""
+    """Measurement problems, except for missing data that a finding already reports."""
     missing: Incompleteness | None = known(metrics.evaluator, "incompleteness")
     lacking = () if missing is None or missing.complete else frozenset(skipped_data(run))
     return (problem for problem in (*run.problems, *metrics.problems) if problem not in lacking)
 
 
 def problems(found: Sequence[str]) -> Sheet:
-    """What could not be measured as it should."""
     return Sheet(title=f"measurement problems ({len(found)})" if found else NO_PROBLEMS, items=found)

@@ -1,4 +1,4 @@
-"""Tables of a run as DataFrames, sheets of them, of batch jobs, scheduler, client and failures, and `metrics.json`."""
+"""A run's tables as DataFrames and sheets, and the content of `metrics.json`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ import roastcoffea
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.diagnosis.slowness import BALANCE_COLUMNS, STRAGGLER_COLUMNS
 from roastcoffea.errors import root_cause
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, WriteLedger
 from roastcoffea.metrics import byte_ledger as byte_metrics
+from roastcoffea.metrics import outputs as write_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
+from roastcoffea.metrics.arrivals import ARRIVAL_COLUMNS
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.chunks import CUSTOM_TOTALS
@@ -28,7 +30,13 @@ from roastcoffea.metrics.endpoints import SERVER_COLUMNS
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
-from roastcoffea.metrics.memory import CLASSES, DATASET_MEMORY_COLUMNS, JOB_COLUMNS, WORKER_MEMORY_COLUMNS
+from roastcoffea.metrics.memory import (
+    CLASSES,
+    DATASET_MEMORY_COLUMNS,
+    GROWTH_COLUMNS,
+    JOB_COLUMNS,
+    WORKER_MEMORY_COLUMNS,
+)
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL, with_sum_of_waits
 from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS, SECTION_TOTALS
 from roastcoffea.metrics.scheduler_and_client import MERGE_COLUMNS, TABLE
@@ -42,6 +50,7 @@ from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
+    REQUEST_COLUMNS,
     SAMPLE_COLUMNS,
     SAMPLING_COLUMNS,
     TASK_COLUMNS,
@@ -72,7 +81,7 @@ if TYPE_CHECKING:
 
 
 def known(values: Evaluator, name: str) -> Any:
-    """A quantity by its name; None where it was not measured."""
+    """Value of a quantity, by name; None if it was not measured."""
     try:
         return values.value(name)
     except NotMeasuredError:
@@ -80,44 +89,41 @@ def known(values: Evaluator, name: str) -> Any:
 
 
 FIRST_ROWS: Final = 30
-"""Rows of a table in the page itself; scripts show more."""
+"""Number of table rows in the page's HTML. Scripts show the rest."""
 
 MOST_ROWS: Final = 2000
-"""Most rows of a table in a page."""
 
 MOMENT: Final = Unit("Unix time", partial(moment, milliseconds=True))
-"""Seconds that are a moment rather than a duration, according to the meaning of their column."""
+"""Unit for columns in seconds whose meanings describe moments rather than durations."""
 
 _BEFORE_REASON: Final = "Not measured: "
 
 SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
-"""Units of columns that are quotients without a unit of their own."""
 
 HEADINGS: Final = {RESIDUAL: UNACCOUNTED, "bound": "limited by"}
-"""Headings of columns whose names are not what people call them."""
 
 CAPITALS: Final = {"cpu": "CPU", "gc": "GC"}
 
 IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
-"""Columns of numbers that are never added: shown with all digits."""
+"""Numeric ID columns, which are shown with all digits."""
 
 
 def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: int = MOST_ROWS) -> Sheet:
-    """Sheet of a DataFrame with the meanings of its columns, or the reason for its absence.
+    """Sheet that shows a DataFrame and describes its columns, or explains its absence.
 
-    Units and meanings come from `frame.attrs`, as set by measurements.
+    Measurements set the units and meanings in `frame.attrs`.
 
     Parameters
     ----------
     things
-        What its rows are, in the plural.
+        Plural noun for the rows.
     most
-        Largest number of rows, from the first.
+        Maximum number of rows.
     """
     if "absent" in frame.attrs:
         return not_measured(frame.attrs["absent"], title)
     attributes, frame = frame.attrs, frame.copy(deep=False)
-    frame.attrs = {}  # pandas copies them with each column
+    frame.attrs = {}  # pandas would copy attrs with each column
     frame = _without_small_rest(frame)
     columns = [_column(frame[label], attributes) for label in frame.columns]
     taken = frame.head(most)
@@ -126,7 +132,7 @@ def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: i
 
 
 def _without_small_rest(frame: pd.DataFrame) -> pd.DataFrame:
-    """A breakdown of a ledger without the column of what is unaccounted, if that is next to nothing in all rows."""
+    """Drop a breakdown's "unaccounted" column if it is negligible in all rows."""
     if RESIDUAL not in frame or TOTAL not in frame:
         return frame
     small = frame[RESIDUAL].abs() <= SMALLEST_SHARE * frame[TOTAL]
@@ -134,12 +140,12 @@ def _without_small_rest(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_measured(reason: str, title: str = "") -> Sheet:
-    """Text in place of an absent table."""
+    """Placeholder sheet for a missing table."""
     return Sheet(title=title, lead=[f"{_BEFORE_REASON}{reason}."])
 
 
 def reason_in(sheet: Sheet) -> str | None:
-    """Reason for an absent table, from its sheet; None for any other sheet."""
+    """Why a table is missing, according to its placeholder sheet; None for other sheets."""
     lead = sheet.lead[0] if len(sheet.lead) == 1 else ""
     return lead.removeprefix(_BEFORE_REASON).removesuffix(".") if lead.startswith(_BEFORE_REASON) else None
 
@@ -157,7 +163,7 @@ def _column(values: pd.Series, attributes: Mapping[Any, Any]) -> Column:
 
 
 def heading_of(name: str) -> str:
-    """Heading of a column of this name; its cells bring the unit."""
+    """Heading for a column. The unit is left out, because cells show it."""
     words = name.removesuffix("_seconds").split("_")
     return HEADINGS.get(name) or " ".join(CAPITALS.get(word, word) for word in words)
 
@@ -167,7 +173,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _cell(value: Any) -> Cell:
-    """Value of a frame in Python types."""
     import pandas as pd
 
     if isinstance(value, Mapping):
@@ -185,7 +190,7 @@ TITLE: Final = "batch jobs: cores x time charged"
 
 
 def allocation(metrics: Metrics) -> Sequence[Sheet]:
-    """Core time of batch jobs by class, and what is said about them; nothing without a job."""
+    """Core time of batch jobs by class, with notes; empty if there were no jobs."""
     jobs: pa.Table | None = known(metrics.evaluator, "jobs")
     rows = [] if jobs is None else jobs.to_pylist()
     if not rows:
@@ -195,11 +200,13 @@ def allocation(metrics: Metrics) -> Sequence[Sheet]:
         ", ".join(dict.fromkeys(row[name] for row in rows if row[name])) for name in ("batch_system", "queue")
     )
     going = sum(not row["ended"] for row in rows)
-    where = f" of {systems}{f' in {queues}' if queues else ''}"
-    still = f"; {going} went on at the end of the run, until which they count" if going else ""
+    where = f" on {systems}{f' in {queues}' if queues else ''}"
+    still = f"; {going} still running when the run ended, counted up to that point" if going else ""
     notes = [f"{counted(len(rows), 'job')}{where}{still}."]
     if len(charged) < len(rows):
-        notes.append(f"Start or cores of {counted(len(rows) - len(charged), 'job')} are unknown: they are left out.")
+        notes.append(
+            f"Left out, because the start time or core count is unknown: {counted(len(rows) - len(charged), 'job')}."
+        )
     notes += memory_note(rows)
     if not charged:
         return [Sheet(title=TITLE, lead=notes)]
@@ -209,7 +216,6 @@ def allocation(metrics: Metrics) -> Sequence[Sheet]:
 
 
 def _shares(title: str, of: str, amounts: Mapping[str, float], total: float, notes: Sequence[str]) -> Sheet:
-    """Amounts of time that are known not to be zero, with their shares of the total."""
     shown = {label: amount for label, amount in amounts.items() if amount or label == UNACCOUNTED} | {TOTAL: total}
     rows = [
         (label, amount, Amount(amount / total, FRACTION, share_text(amount / total)) if total else "")
@@ -220,14 +226,16 @@ def _shares(title: str, of: str, amounts: Mapping[str, float], total: float, not
 
 
 def memory_note(rows: Sequence[dict[str, Any]]) -> Sequence[str]:
-    """What is said where half of the requested memory is never used; nothing otherwise."""
+    """Advice on memory requests; empty unless at least half of the requested memory is never used."""
     if not all(row["job_memory"] and row["memory_peak"] is not None for row in rows):
         return []
     peak, least = max(row["memory_peak"] for row in rows), min(row["job_memory"] for row in rows)
     if peak > 0.5 * least:
         return []
     unused = FRACTION.text(1 - peak / least)
-    what = f"{unused} of the requested memory is never used: jobs have {BYTE.text(least)} and use {BYTE.text(peak)}."
+    what = (
+        f"{unused} of the requested memory is unused: jobs request {BYTE.text(least)} but use only {BYTE.text(peak)}."
+    )
     return [f"{what} Request {BYTE.text(1.25 * peak)}: smaller jobs often start sooner."]
 
 
@@ -236,16 +244,15 @@ CLIENT_TITLE: Final = "client: one core x time"
 MERGES_TITLE: Final = "merges of results on workers"
 
 OF_SCHEDULER: Final[Mapping[str, str]] = {
-    "scheduler_cpu_seconds": "CPU of its event loop",
+    "scheduler_cpu_seconds": "event loop CPU",
     "scheduler_queue_seconds": "CPU contention",
     "scheduler_idle_seconds": "idle",
     "scheduler_unaccounted_seconds": UNACCOUNTED,
 }
 OF_CLIENT: Final[Mapping[str, str]] = {f"client_{name}_seconds": texts[0] for name, texts in TABLE.items()}
-"""Metrics whose sum is the wall time, by their names in the table."""
+"""Labels of the metrics that add up to the wall time."""
 
 IN_TABLES: Final = frozenset((*OF_SCHEDULER, *OF_CLIENT))
-"""Metrics that have rows of their own."""
 
 SHOWN_OF_MERGES: Final[Mapping[str, Column]] = {
     "level": Column("level", COUNT),
@@ -259,7 +266,7 @@ SHOWN_OF_MERGES: Final[Mapping[str, Column]] = {
 
 
 def central(metrics: Metrics) -> Iterator[Sheet]:
-    """Tables of the scheduler, the client and merges; the reason where one of the first two was not measured."""
+    """Tables for the scheduler, the client and merges. A placeholder states why one of the first two is missing."""
     yield _ledger(metrics, SCHEDULER_TITLE, OF_SCHEDULER, _of_scheduler(metrics))
     yield _ledger(metrics, CLIENT_TITLE, OF_CLIENT, _of_client(metrics))
     yield from merge_sheets(metrics)
@@ -273,19 +280,19 @@ def _ledger(metrics: Metrics, title: str, names: Mapping[str, str], notes: Seque
 
 
 def _of_scheduler(metrics: Metrics) -> list[str]:
-    """What the scheduler's event loop did while tasks were in flight, against what one core can do."""
     share, peak = (_text(metrics, f"scheduler_core_share{end}", FRACTION) for end in ("", "_peak"))
     rate, limit = (_text(metrics, f"scheduler_task_{name}", None) for name in ("rate", "rate_limit"))
     lag, most = (_text(metrics, f"scheduler_lag{end}_seconds", SECOND) for end in ("", "_peak"))
     notes = []
     if share and peak:
-        notes.append(f"With tasks in flight: {share} of its core, {peak} in the busiest ten seconds.")
-    if rate and limit:
-        notes.append(f"{rate} tasks/s; one core would do {limit} tasks/s.")
+        notes.append(f"While tasks were in flight: {share} of its core, {peak} in the busiest 10 s.")
+    # with few tasks, the scheduler's background work would be attributed to them
+    if rate and limit and metrics.get("graph_tasks", 0) >= 1000:
+        notes.append(f"{rate} tasks/s; one core can handle {limit} tasks/s.")
     if "scheduler_idle_seconds" in metrics and "scheduler_queue_seconds" not in metrics:
-        notes.append("Idle includes CPU contention: the scheduler's system does not report run-queue times.")
+        notes.append("Idle includes CPU contention: the scheduler's host does not report run-queue times.")
     if most:
-        notes.append(f"Lag of its event loop: {f'{lag} on average, ' if lag else ''}{most} at most.")
+        notes.append(f"Event loop lag: {f'{lag} on average, ' if lag else ''}{most} at most.")
     return notes
 
 
@@ -298,19 +305,18 @@ def _of_client(metrics: Metrics) -> list[str]:
     most = _text(metrics, "client_loop_lag_peak_seconds", SECOND)
     if most:
         shared = f"{share} of a core" if share else "shared with the scheduler"
-        notes.append(f"Its event loop: {shared}, lag {most} at most.")
+        notes.append(f"Event loop: {shared}, lag {most} at most.")
     return notes
 
 
 def _text(metrics: Metrics, name: str, unit: Unit | None) -> str:
-    """A metric as text, numbers with three digits; empty where it is missing."""
+    """Metric as text, rounded to three digits; empty if the metric is missing."""
     if name not in metrics:
         return ""
     return number(three_digits(metrics[name])) if unit is None else unit.text(metrics[name])
 
 
 def merge_sheets(metrics: Metrics) -> Iterator[Sheet]:
-    """Merges by level; nothing where none was recorded."""
     merges = known(metrics.evaluator, "merges")
     if merges is not None:
         found = [[row[name] for name in SHOWN_OF_MERGES] for row in merges.to_pylist()]
@@ -324,13 +330,12 @@ WITHOUT_ERROR: Final = {
     tasks.LOST: "lost with a worker",
     tasks.CANCELLED: "cancelled",
     tasks.UNFINISHED: "unfinished when the run stopped",
-    REPEATED: "repeated: another result of the chunk was used",
+    REPEATED: "repeated: another result for the chunk was used",
 }
-"""What happened to attempts that raised no error, by reason."""
 
 
 def failures(metrics: Metrics) -> Iterator[Sheet]:
-    """Files with errors, and what else failed; nothing where nothing did, or it is not known."""
+    """Files with errors, and other failures; empty if no failures are known."""
     files, failed = (known(metrics.evaluator, name) for name in ("failed_files", "failed_work"))
     if files is None or failed is None:
         return
@@ -350,7 +355,7 @@ def _of_files(files: pa.Table, missing: int) -> Iterator[str]:
         yield f"and {number(len(files) - MOST_FILES)} more"
     elsewhere = missing - (pc.sum(files["missing"]).as_py() or 0)
     if elsewhere:
-        yield f"{counted(elsewhere, 'chunk')} of other files {are(elsewhere)} missing as well"
+        yield f"{counted(elsewhere, 'chunk')} in other files {are(elsewhere)} missing as well"
 
 
 def _of_file(row: Mapping[str, Any]) -> str:
@@ -360,7 +365,6 @@ def _of_file(row: Mapping[str, Any]) -> str:
 
 
 def _without_error(failed: pa.Table, missing: int) -> Iterator[str]:
-    """Attempts that ended without an error, by reason, and chunks that are missing."""
     reasons = Counter(failed.filter(pc.is_null(failed["error"]))["reason"].to_pylist())
     for reason, text in WITHOUT_ERROR.items():
         if reasons[reason]:
@@ -370,8 +374,10 @@ def _without_error(failed: pa.Table, missing: int) -> Iterator[str]:
 
 
 class Table(NamedTuple):
-    """A table: its columns, the function that makes it (None if nothing was recorded), and the run's field behind
-    it."""
+    """A table's columns, the function that computes the table, and its field in the run.
+
+    The function returns None if nothing was recorded.
+    """
 
     columns: Sequence[TableColumn]
     make: Callable[[Run, Metrics], pa.Table | None]
@@ -383,7 +389,6 @@ def _recorded(field: str, columns: Sequence[TableColumn]) -> Table:
 
 
 def _derived(name: str, columns: Sequence[TableColumn]) -> Table:
-    """A table from the catalogue of metrics, by its name there."""
     return Table(columns, lambda _, metrics: metrics.evaluator.value(name))
 
 
@@ -398,6 +403,8 @@ TABLES: Final[Mapping[str, Table]] = {
     "sampling": _recorded("sampling", SAMPLING_COLUMNS),
     "worker_states": _recorded("worker_states", WORKER_STATE_COLUMNS),
     "client_steps": _recorded("client_steps", CLIENT_STEP_COLUMNS),
+    "worker_requests": _recorded("worker_requests", REQUEST_COLUMNS),
+    "arrivals": _derived("arrivals", ARRIVAL_COLUMNS),
     "merges": _derived("merges", MERGE_COLUMNS),
     "branches": _derived("branches", BRANCH_COLUMNS),
     "custom": _derived("custom_totals", CUSTOM_TOTALS),
@@ -411,31 +418,32 @@ TABLES: Final[Mapping[str, Table]] = {
     "stragglers": _derived("stragglers", STRAGGLER_COLUMNS),
     "worker_balance": _derived("worker_balance", BALANCE_COLUMNS),
     "endpoints": _derived("endpoints", SERVER_COLUMNS),
+    "outputs": _derived("outputs", write_metrics.OUTPUT_COLUMNS),
     "worker_memory": _derived("worker_memory", WORKER_MEMORY_COLUMNS),
     "dataset_memory": _derived("dataset_memory", DATASET_MEMORY_COLUMNS),
+    "memory_growth": _derived("memory_growth", GROWTH_COLUMNS),
     "jobs": _derived("jobs", JOB_COLUMNS),
 }
-"""Tables available as attributes of a measurement."""
 
 
 class Breakdown(NamedTuple):
-    """A ledger, its possible breakdowns, and the meanings of their columns."""
+    """A ledger, its possible breakdowns, and descriptions of their columns."""
 
-    ledger: type[ByteLedger | TimeLedger]
+    ledger: type[ByteLedger | TimeLedger | WriteLedger]
     by: Sequence[str]
     meanings: Mapping[str, str]
 
 
 BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
     "byte_ledger": Breakdown(ByteLedger, byte_metrics.BREAKDOWNS, byte_metrics.MEANINGS),
+    "write_ledger": Breakdown(WriteLedger, write_metrics.BREAKDOWNS, write_metrics.MEANINGS),
     "time_ledger": Breakdown(TimeLedger, time_metrics.BREAKDOWNS, time_metrics.MEANINGS),
 }
 NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))
-"""All tables, including breakdowns of the ledgers."""
 
 
 def frame_named(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
-    """One of the tables; if it is not available, it is empty with the reason in `attrs["absent"]`.
+    """Table with this name. A missing table is returned empty, with the reason in `attrs["absent"]`.
 
     Raises
     ------
@@ -459,7 +467,7 @@ def _frame(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
 
 
 def _breakdown(name: str, what: Any, metrics: Metrics) -> pd.DataFrame:
-    """Breakdown of a ledger; if it is not available, it is empty with the reason."""
+    """Breakdown of a ledger. A missing breakdown is returned empty, with the reason."""
     ledger, _, meanings = BREAKDOWNS[name]
     try:
         with metrics.computing(f"{name}.by({what!r})"):
@@ -469,14 +477,13 @@ def _breakdown(name: str, what: Any, metrics: Metrics) -> pd.DataFrame:
         return _documented(ledger.not_measured(str(reason)), what, meanings)
 
 
-def _documented(ledger: ByteLedger | TimeLedger, what: Any, meanings: Mapping[str, str]) -> pd.DataFrame:
-    """Breakdown of a ledger as a table with documented columns."""
+def _documented(ledger: ByteLedger | TimeLedger | WriteLedger, what: Any, meanings: Mapping[str, str]) -> pd.DataFrame:
     key = "address" if what == "worker" else what  # "worker" is a class of the time ledger
     frame = ledger.by(what).rename_axis(index=key).reset_index()
     amounts = [name for name in frame.columns if name != key]
     of_amounts = {name: f"{meanings.get(name, name)} [{ledger.unit}]" for name in amounts}
     frame.attrs = {
-        "columns": {key: f"{key} of the {what}" if key != what else what} | of_amounts,
+        "columns": {key: f"{what} {key}" if key != what else what} | of_amounts,
         "units": dict.fromkeys(amounts, str(ledger.unit)),
         **({} if ledger.absent is None else {"absent": ledger.absent}),
     }
@@ -487,11 +494,11 @@ ON_REQUEST: Final = frozenset(metric.name for metric in CATALOGUE.metrics() if m
 
 
 def metrics_json(run: Run, metrics: Metrics) -> bytes:
-    """Content of `metrics.json`; if that fails, only the reason.
+    """Content of `metrics.json`. If computing the metrics fails, it contains only the reason.
 
-    It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with the run's
-    identity and the version that computed them, without the raw structures. Numbers that JSON cannot hold are the
-    texts "NaN", "Infinity" and "-Infinity".
+    This is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}}, with the run's
+    identity and the version that computed the metrics. Raw structures are left out. Numbers that JSON cannot represent
+    are the strings "NaN", "Infinity" and "-Infinity".
     """
     try:
         with metrics.computing(METRICS_FILE):
@@ -517,7 +524,7 @@ def _document(run: Run, metrics: Metrics, names: Iterable[str], missing: Mapping
 
 
 def standard(value: Any) -> Any:
-    """Value in the types of standard JSON; anything else becomes text."""
+    """Convert a value to standard JSON types. Values of any other type become text."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Finding):

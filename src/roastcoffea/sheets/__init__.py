@@ -1,1 +1,1 @@
-"""Results as plain data for people: sheets, and what renders them in a terminal, a notebook, Markdown and HTML."""
+"""Sheets: human-readable results as plain data, rendered in terminals, notebooks, Markdown and HTML."""

@@ -1,4 +1,4 @@
-"""Sheets as HTML from templates with all text escaped, in a notebook, and as Markdown."""
+"""Render sheets as HTML, notebook output and Markdown. The HTML templates escape all text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\
 
 
 def text(content: object) -> Markup:
-    """Content as text; notebooks do not render formulas in it.
+    """Escape text, and prevent notebooks from rendering formulas in it.
 
-    Every expression in a template is such a text, except in attributes, which use the filter `e`.
+    Templates escape all expressions with this function, except in attributes, which use the `e` filter.
     """
     if isinstance(content, Markup):
         return content
@@ -28,12 +28,11 @@ def text(content: object) -> Markup:
 
 
 def attribute(content: object) -> Markup:
-    """Content in an attribute or a title."""
     return content if isinstance(content, Markup) else escape(neutral(str(content)))
 
 
 def prose(content: object) -> Markup:
-    """A sentence in which what stands between backticks is code; without a pair of them it is a text like any other."""
+    """Show text between backticks as code, unless the backticks are unpaired."""
     parts = str(content).split("`")
     if isinstance(content, Markup) or len(parts) % 2 == 0:
         return text(content)
@@ -42,13 +41,12 @@ def prose(content: object) -> Markup:
 
 
 def rendered(template: str, /, **values: Any) -> Markup:
-    """A template of `sheets/templates` filled with these values."""
     return Markup(_environment().get_template(template).render(values))
 
 
 @cache
 def _environment() -> Environment:
-    """Templates of this process, each read and compiled once."""
+    """Create the template environment. Templates are read and compiled once per process."""
     blocks: dict[str, Any] = {"auto_reload": False, "trim_blocks": True, "lstrip_blocks": True}
     templates = PackageLoader(__package__)
     environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)
@@ -57,7 +55,7 @@ def _environment() -> Environment:
 
 
 def html(sheets: Iterable[Sheet]) -> str:
-    """Sheets below each other, with the style that is theirs alone; tables are folded below what is drawn."""
+    """Render sheets as HTML with their styles. If any sheet has drawings, tables without drawings are collapsed."""
     shown = list(sheets)
     paints = _paints(shown)
     drawn = any(sheet.is_drawn for sheet in shown)
@@ -68,7 +66,6 @@ def html(sheets: Iterable[Sheet]) -> str:
 
 
 def _paints(sheets: Iterable[Sheet]) -> dict[str, Paint]:
-    """Colours of what they draw, by name."""
     every = list(flat(sheets))
     parts = [part.family for sheet in every for bar in sheet.bars for part in bar.segments]
     cards = [card.family for sheet in every for card in sheet.cards if card.family is not None]
@@ -76,22 +73,20 @@ def _paints(sheets: Iterable[Sheet]) -> dict[str, Paint]:
 
 
 SIGNS: Final = "\\`*_[]<>|~$&#"
-"""Characters with a meaning in Markdown."""
+"""Characters with a special meaning in Markdown."""
 
 
 def markdown(sheets: Iterable[Sheet]) -> str:
-    """Sheets in sequence."""
     return "\n".join(f"{block}\n" for sheet in flat(sheets) for block in _blocks(sheet))
 
 
 def plain(text: str) -> str:
-    """Text escaped for Markdown, in one line."""
+    """Escape text for Markdown, and join its lines."""
     line = neutral(" ".join(text.split()))
     return "".join(f"\\{letter}" if letter in SIGNS else letter for letter in line)
 
 
 def _blocks(sheet: Sheet) -> Iterator[str]:
-    """Blocks to separate by blank lines."""
     if sheet.title:
         yield f"{'##' if isinstance(sheet, Heading) else '###'} {plain(sheet.heading)}"
     yield from map(plain, sheet.lead)

@@ -1,4 +1,4 @@
-"""Results that display themselves: each provides sheets, and renderers do the rest."""
+"""Results that display themselves by providing sheets to renderers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from roastcoffea.sheets.sheet import Sheet
 
 
 class Presented:
-    """A result that prints, displays in a notebook and writes Markdown from its sheets."""
+    """A result that is printed, shown in notebooks and converted to Markdown through its sheets."""
 
     __slots__ = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """Contents, in order."""
         raise NotImplementedError
 
     def print(self, file: IO[str] | None = None) -> None:
-        """Print it to the terminal or into a file."""
+        """Print the result to the terminal or to a file."""
         from roastcoffea.sheets.terminal import print_sheets
 
         print_sheets(self.sheets(), file)
 
     def to_markdown(self) -> str:
-        """Markdown with tables, for GitHub and notebooks."""
+        """Return Markdown with tables for GitHub and notebooks."""
         from roastcoffea.sheets.markup import markdown
 
         return markdown(self.sheets())

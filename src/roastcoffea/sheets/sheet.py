@@ -1,4 +1,4 @@
-"""Sheets: the common form of results for terminal, Markdown, notebook and page, with bars and cards."""
+"""Sheets: the common format of results for terminals, Markdown, notebooks and HTML pages."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Final, Literal, NamedTuple, Protocol, Self
 from roastcoffea.units import COUNT, RATES, Unit
 
 NAMED: Final = 0.005
-"""Share from which a part of a bar has a name below it."""
+"""Minimum share of the bar for a segment to have a label below the bar."""
 
 
 MIDDLE: Final = 0.179
-"""Luminance at which black and white have the same contrast."""
+"""Luminance of a colour that contrasts equally with black and white."""
 
 
 class Paint(Protocol):
-    """A colour with a fixed meaning, on both backgrounds."""
+    """A colour with a fixed meaning, for light and dark backgrounds."""
 
     @property
     def name(self) -> str:
-        """Its name in style sheets."""
+        """Name of the colour in style sheets."""
 
     @property
     def light(self) -> str:
@@ -36,70 +36,66 @@ class Paint(Protocol):
 
 
 class Segment(NamedTuple):
-    """A part of a bar: what stands in it, and below it."""
+    """A part of a bar, with text inside the bar and below it."""
 
     family: Paint
     fraction: float
-    """Of the whole bar, from 0 to 1."""
+    """Fraction of the whole bar, from 0 to 1."""
     name: str
-    """Below it; empty where that would be too much."""
+    """Label below the bar, or an empty string."""
     amount: str
     details: str
-    """What it holds, in words."""
 
     @property
     def percent(self) -> str:
-        """Its share."""
         return percent_of(self.fraction)
 
     @property
     def label(self) -> str:
-        """What stands in it; empty where there is no room."""
+        """Text inside the bar, or an empty string if the text does not fit."""
         return self.name if self.fraction >= 0.03 else ""
 
     @property
     def ink(self) -> str:
-        """Colour of what stands in it, on a light background."""
+        """Text colour inside the segment on a light background."""
         return ink_on(self.family.light)
 
 
 class Drawn(NamedTuple):
-    """A bar with its title."""
-
     title: str
     note: str
     segments: Sequence[Segment]
     length: float = 1.0
-    """Share of the width that it takes: bars below each other have one scale."""
+    """Fraction of the full width, so that successive bars share a scale."""
 
     @property
     def spoken(self) -> str:
-        """What a screen reader says in its place."""
+        """Alternative text for screen readers."""
         return f"{self.title}: {', '.join(f'{part.name} {part.percent}' for part in self.segments if part.name)}"
 
 
 class Card(NamedTuple):
-    """Something to change, or that differs."""
+    """A card for a suggested change or a difference."""
 
     title: str
     saving: str
-    """How much it is about, in a few words."""
+    """The size of the effect in a few words."""
     what: str
     advice: str = ""
     culprit: str = ""
-    """Name in `what` that stands out; empty for none."""
+    """Name to highlight in `what`, or an empty string."""
     remedy: str | None = None
     family: Paint | None = None
     evidence: str = ""
-    """Anchor of what shows it; empty where nothing does."""
+    """HTML anchor of the evidence, or an empty string."""
     page: str = ""
-    """Address of the documentation's page on it; empty where there is none."""
+    """URL of the documentation page, or an empty string."""
     measure: str = ""
-    """What the evidence is to show where it has a choice; empty for what it shows at first."""
+    """Quantity to select in the evidence. An empty string selects the default."""
 
 
 def segment(family: Paint, fraction: float, name: str, amount: str, *, details: str = "") -> Segment:
-    """A part of a bar with this share of it; its details tell its name where none are given."""
+    """Create a segment. By default, its details consist of the name, amount and share."""
     return Segment(family, fraction, name, amount, details or f"{name} {amount} ({percent_of(fraction)})")
 
 
@@ -107,7 +103,6 @@ drawn: Final = Drawn
 
 
 def percent_of(share: float) -> str:
-    """A share of a bar, as exact as people look at it."""
     return "< 1 %" if share < NAMED else f"{100 * share:.0f} %"
 
 
@@ -115,19 +110,19 @@ def percent_of(share: float) -> str:
 
 
 def palette(paints: Iterable[Paint], scheme: str) -> str:
-    """Colours as variables of CSS, with the ink that is legible on each."""
+    """Define colours as CSS variables, each with a contrasting text colour."""
     colours: Mapping[str, str] = {paint.name: getattr(paint, scheme) for paint in paints}
     return " ".join(f"--rc-{name}: {colour}; --rc-on-{name}: {ink_on(colour)};" for name, colour in colours.items())
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on a colour of six digits: its contrast is 4.5:1 at least."""
+    """Return black or white, whichever contrasts more with a six-digit colour (at least 4.5:1)."""
     parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
     return "#000000" if luminance(parts) > MIDDLE else "#FFFFFF"
 
 
 def luminance(parts: Iterable[float]) -> float:
-    """Relative luminance of red, green and blue, from 0 (black) to 1 (white), as contrasts need it (WCAG 2)."""
+    """Return the relative luminance of red, green and blue values (0 is black, 1 is white), as defined by WCAG 2."""
     linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in parts)
     return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -135,11 +130,11 @@ def luminance(parts: Iterable[float]) -> float:
 NOT_KNOWN: Final = "-"
 
 Form = Literal["sortable", "plain"]
-"""Layout of rows on pages: a table to sort and filter, or plain."""
+"""Layout of rows on HTML pages: a table that can be sorted and filtered, or a plain table."""
 
 
 class Amount(NamedTuple):
-    """A cell with its own unit or text; `value` is its sort key, None if unknown."""
+    """A cell with its own unit or text. `value` is the sort key, or None if the amount is unknown."""
 
     value: float | None
     unit: Unit = COUNT
@@ -152,36 +147,39 @@ class Amount(NamedTuple):
 
 
 class Reason(str):
-    """A cell with the reason why its amount is missing."""
+    """A cell with the reason for a missing amount."""
 
     __slots__ = ()
 
 
 Cell = str | float | Amount | None
-"""Content of a cell: a number is in its column's unit, None is unknown."""
+"""Cell content. Numbers are in the column's unit, and None means unknown."""
 
 Writers = Mapping[str, Callable[[float], str]]
-"""Writers of amounts by the symbol of their unit, in place of the unit's own."""
+"""Functions that replace the default formatting of amounts, by unit symbol."""
 
 NO_WRITERS: Final[Writers] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Head of a column: words if it has no unit, otherwise right-aligned amounts."""
+    """A column of text, or of right-aligned numbers if the column has a unit."""
 
     name: str
     unit: Unit | None = None
     meaning: str = ""
     dispensable: int = 0
-    """Order of removal if a terminal is too narrow: 1 first, of equals the last; 0 is never removed."""
+    """Order in which columns are removed if a terminal is too narrow.
+
+    Columns with the value 1 are removed first, from last to first. Columns with the value 0 are never removed.
+    """
     width: int | None = None
-    """Characters in a terminal, for tables that line up below each other."""
+    """Width in terminal characters, used to align consecutive tables."""
     bars: bool = False
-    """Whether its amounts are shares that HTML shows with bars."""
+    """Whether the amounts are shares, shown as bars in HTML."""
 
     def text(self, cell: Cell, writers: Writers = NO_WRITERS) -> str:
-        """A cell as people read it, its amount by the writer of its unit where there is one."""
+        """Format a cell as text, using the writer for its unit, if any."""
         if cell is None:
             return NOT_KNOWN
         if isinstance(cell, str) or (self.unit is None and not isinstance(cell, Amount)):
@@ -192,7 +190,7 @@ class Column:
         return writers[amount.unit.symbol](amount.value)
 
     def value(self, cell: Cell) -> float | None:
-        """Sort key of a cell; None for text and unknown values."""
+        """Return a cell's sort key, or None for text and unknown values."""
         value = cell.value if isinstance(cell, Amount) else cell
         if not isinstance(value, Real) or (self.unit is None and value is cell):
             return None
@@ -200,17 +198,14 @@ class Column:
 
 
 def columns(unit: Unit | None, *names: str) -> list[Column]:
-    """Columns of one unit."""
     return [Column(name, unit) for name in names]
 
 
 LABELS: Final = Column("", width=26)
-"""Label column of tables that line up below each other."""
+"""Label column with a fixed width, used to align consecutive tables."""
 
 
 class Shown(NamedTuple):
-    """A cell as displayed."""
-
     text: str
     value: float | None
     column: Column
@@ -218,97 +213,89 @@ class Shown(NamedTuple):
 
     @classmethod
     def of(cls, column: Column, cell: Cell, writers: Writers = NO_WRITERS) -> Self:
-        """A cell of a column."""
         return cls(column.text(cell, writers), column.value(cell), column, isinstance(cell, Reason))
 
 
 class Picture(NamedTuple):
-    """A plot by name, for renderers that can show one."""
+    """The name of a plot, for renderers that support plots."""
 
     plot: str
     caption: str = ""
 
 
 class Link(str):
-    """A cell of words that lead somewhere on a page; elsewhere they are words."""
+    """Cell text that becomes a link on an HTML page and stays plain text elsewhere."""
 
     target: str
 
     def __new__(cls, text: str, target: str = "") -> Self:
-        """A text with the address that it leads to; an empty one leads nowhere."""
+        """Create text with a link target. If the target is empty, the text is not a link."""
         link = super().__new__(cls, text)
         link.target = target
         return link
 
     def __str__(self) -> str:
-        return self  # so that it still leads there when it is shown
+        return self  # the formatted cell must keep the link's target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """A title, lines and a list below it, a table whose first column holds names, notes, pictures, and parts.
+    """A title with optional lines, a list, a table, notes, pictures and parts.
 
-    A sheet without a title continues the previous one.
+    The first column of the table contains names. A sheet without a title continues the previous sheet.
     """
 
     title: str = ""
     lead: Sequence[str] = ()
-    """Lines right below the title, in a quiet style."""
+    """Lines directly below the title, in a muted style."""
     items: Sequence[str] = ()
-    """Texts of a list."""
     columns: Sequence[Column] = ()
     rows: Sequence[Sequence[Cell]] = ()
     notes: Sequence[str] = ()
-    """Lines below the table."""
     pictures: Sequence[Picture] = ()
     parts: Sequence[Sheet] = ()
-    """Subordinate sheets."""
 
     things: str = "rows"
-    """What the rows are, in the plural."""
+    """Plural noun for the rows."""
     total: int | None = None
-    """Total number of rows, if more than shown here."""
+    """Total number of rows, if some rows are not shown."""
     first: int | None = None
-    """Rows that a page shows initially; None for all."""
+    """Number of rows that an HTML page shows initially, or None to show all rows."""
     form: Form = "sortable"
     folded: bool = False
-    """Whether HTML shows it only after a click on its title."""
+    """Whether the sheet is collapsed in HTML until its title is clicked."""
     beside: bool = False
-    """Whether HTML shows its parts side by side if there is room."""
+    """Whether HTML shows the parts side by side if they fit."""
     bars: Sequence[Drawn] = ()
-    """What HTML draws above its rows, which it folds then."""
+    """Bars to draw above the rows in HTML. The rows are then collapsed."""
     cards: Sequence[Card] = ()
-    """What HTML shows in place of its items; its rows are folded then."""
+    """Cards to show in place of the items in HTML. The rows are then collapsed."""
     caption: str = ""
-    """Line of HTML above its cards."""
+    """Line above the cards in HTML."""
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it brings more than text."""
         return bool(self.bars or self.cards)
 
     @property
     def heading(self) -> str:
-        """The title as shown above the table."""
         return f"{self.title[:1].upper()}{self.title[1:]}"
 
     @property
     def headed(self) -> bool:
-        """Whether a column has a name."""
         return any(column.name for column in self.columns)
 
     @property
     def left_out(self) -> int:
-        """Number of rows not shown here."""
         return 0 if self.total is None else self.total - len(self.rows)
 
     def cells(self) -> list[list[Shown]]:
-        """Rows as people read them, and as they are sorted; rates of one kind have one prefix."""
+        """Format the rows for display, with sort keys. Rates with the same unit share a prefix."""
         writers = self._writers()
         return [[Shown.of(*pair, writers) for pair in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def _writers(self) -> Writers:
-        """Writers of rates, with the prefix of the largest one in the table."""
+        """Return functions that format rates with the unit prefix of the table's largest rate."""
         largest: dict[str, float] = {}
         for row in self.rows:
             for column, cell in zip(self.columns, row, strict=True):
@@ -319,7 +306,6 @@ class Sheet:
         return {symbol: RATES[symbol](like=size) for symbol, size in largest.items() if size}
 
     def without(self, place: int) -> Self:
-        """The sheet without one column."""
         columns = [column for number, column in enumerate(self.columns) if number != place]
         rows = [[cell for number, cell in enumerate(row) if number != place] for row in self.rows]
         return replace(self, columns=columns, rows=rows)
@@ -327,27 +313,25 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading(Sheet):
-    """First sheet of a document: its title is the subject, with facts in `lead`."""
+    """The first sheet of a document, with the subject as its title and key figures in `lead`."""
 
     label: str = ""
-    """Kind of document."""
     alarm: str = ""
-    """What went wrong."""
 
     @property
     def heading(self) -> str:
-        """The title as it is, since it may be a name."""
+        """The title, unchanged because it may be a run's name."""
         return self.title
 
 
 def flat(sheets: Iterable[Sheet]) -> Iterator[Sheet]:
-    """Sheets, each followed by its parts."""
     for sheet in sheets:
         yield sheet
         yield from flat(sheet.parts)
 
 
 BYTE_LEDGER: Final = "byte ledger"
+WRITE_LEDGER: Final = "bytes written"
 TIME_LEDGER: Final = "time ledger: worker threads x time"
 THREAD_TIME: Final = "thread time"
 TRANSFERRED: Final = "transferred"
@@ -358,5 +342,4 @@ SHARED: Final = "names of hosts, users and paths are made up"
 
 
 def absence(reason: str) -> str:
-    """Text in place of something that was not measured."""
     return f"Not measured: {reason}."

@@ -1,4 +1,4 @@
-"""Sheets in a terminal."""
+"""Print sheets in a terminal."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from roastcoffea.units import number
 
 INDENT: Final = (0, 0, 0, 2)
 GAP: Final = 2
-"""Spaces between columns."""
 NARROWEST_NAME: Final = 12
 REASON: Final = "italic dim"
 
 
 def print_sheets(sheets: Iterable[Sheet], file: IO[str] | None = None, width: int | None = None) -> None:
-    """Print sheets below each other, to the terminal or into a file.
+    """Print sheets to the terminal or to a file.
 
-    Colours appear only where the output is a terminal and NO_COLOR is not set. Tables take this width; without one,
-    the terminal's width up to 100 columns, and 80 where the output is no terminal.
+    Colours are used only if the output is a terminal and NO_COLOR is not set. By default, lines are as wide as the
+    terminal (at most 100 columns), or 80 columns if the output is not a terminal.
     """
     console = console_for(file)
     console.width = width or console.width
@@ -35,9 +34,9 @@ def print_sheets(sheets: Iterable[Sheet], file: IO[str] | None = None, width: in
 
 
 def for_terminal(sheets: Iterable[Sheet]) -> str:
-    """Sheets as the standard output shows them.
+    """Format sheets as text for standard output.
 
-    Rich itself would end the process where nobody reads that any more.
+    If Rich printed the text itself, a closed pipe would terminate the process.
     """
     console = console_for(sys.stdout)
     with console.capture() as captured:
@@ -46,14 +45,14 @@ def for_terminal(sheets: Iterable[Sheet]) -> str:
 
 
 def console_for(file: IO[str] | None, narrowest: int = 80) -> Console:
-    """Console that takes no markup from what it prints.
+    """Create a console that does not interpret markup in its output.
 
     Parameters
     ----------
     narrowest
-        Columns below which lines run on: a number of a table that is cut would be another number.
+        Minimum line width. In narrower lines, a truncated number would look like a different number.
     """
-    # in a notebook rich would show what is meant for a file
+    # in a notebook, Rich would display output meant for a file
     in_notebook = None if file is None else False
     console = Console(file=file, highlight=False, markup=False, emoji=False, force_jupyter=in_notebook)
     console.width = min(max(console.width, narrowest), 100)
@@ -61,18 +60,16 @@ def console_for(file: IO[str] | None, narrowest: int = 80) -> Console:
 
 
 def printable(content: str) -> str:
-    """Text for a terminal: what would steer it, or cannot be seen, as escapes."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in content)
 
 
 def verbatim(console: Console, text: object) -> Text:
-    """Text as it is, line by line; control characters, and what the output cannot encode, as escapes."""
     lines = [printable(line) for line in str(text).splitlines()]
     return Text("\n".join(lines).encode(console.encoding, "backslashreplace").decode(console.encoding))
 
 
 def show(console: Console, sheets: Iterable[Sheet]) -> None:
-    """Print sheets on a console, all at once: a notebook shows what is printed at once as one text."""
+    """Print all sheets on a console at once, so that a notebook displays them as a single output."""
     after_notes = False
     with console:
         for sheet in flat(sheets):
@@ -113,7 +110,7 @@ def _print_line(console: Console, text: str, style: str) -> None:
 
 
 def table_of(console: Console, sheet: Sheet) -> Table:
-    """Table without lines, as many of its columns as there is room for."""
+    """Build a table without rules, and remove dispensable columns if the table is too wide."""
     room = console.width - INDENT[3]
     while _least_width(sheet) > room and any(column.dispensable for column in sheet.columns):
         ranked = [(column.dispensable, -place) for place, column in enumerate(sheet.columns) if column.dispensable]
@@ -136,7 +133,7 @@ def table_of(console: Console, sheet: Sheet) -> Table:
 
 
 def _least_width(sheet: Sheet) -> int:
-    """Letters that a table takes at least: amounts whole, and names over several lines."""
+    """Return the minimum table width at which all numbers are shown in full. Names may wrap."""
     least = 0
     for column, cells in zip(sheet.columns, zip(*sheet.cells(), strict=True), strict=True):
         amounts = map(cell_len, (column.name, *(cell.text for cell in cells)))

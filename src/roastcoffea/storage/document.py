@@ -1,4 +1,4 @@
-"""A run on disk: `run.json`, a Parquet file for each table, and upgrades of older schemas."""
+"""Stored form of a run: `run.json`, one Parquet file per table, and upgrades from older schemas."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
+    REQUEST_COLUMNS,
     SAMPLE_COLUMNS,
     SAMPLING_COLUMNS,
     SPAN_COLUMNS,
@@ -73,8 +74,9 @@ RECORDS: Final[Mapping[str, Sequence[Column]]] = {
     "sampling": SAMPLING_COLUMNS,
     "worker_states": WORKER_STATE_COLUMNS,
     "client_steps": CLIENT_STEP_COLUMNS,
+    "worker_requests": REQUEST_COLUMNS,
 }
-"""Tables that a run holds unchanged."""
+"""Tables of a run that are stored unchanged."""
 
 SPANS: Final = "span_metrics"
 WORKER_SPANS: Final = "span_metrics_per_worker"
@@ -85,11 +87,12 @@ ROWS_A_BYTE: Final = {
     **dict.fromkeys((SPANS, WORKER_SPANS), 1.0),
     "samples": 8.0,
 }
-"""Most rows for each byte of a table's file, 1/4 in other tables, whose rows have times and identities of their own.
+"""Maximum number of rows per byte of a table's file.
 
-Measured: 13 for states of idle workers, 6 for reads of branches, 5 for samples of a thousand idle workers at the same
-times, 4 for chunks of equal files, 1/8 for chunks that have nothing but their identity, 1/150 for chunks.
-Dask's metrics become objects.
+The limit for other tables is 1/4, because their rows have different times and IDs. Measured values are 13 for states of
+idle workers, 6 for branch reads, 5 for simultaneous samples of a thousand idle workers, 4 for chunks of identical
+files, 1/8 for chunks with only an ID, and 1/150 for ordinary chunks. Dask's metrics have a low limit because they are
+converted to objects.
 """
 
 _HEX = "[0-9a-fA-F]"
@@ -98,43 +101,39 @@ _TEXT = rf'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{_CODE}))*"'
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,301})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity"
 _VALUE = rf"\s*{_TEXT}\s*:\s*(?:{_TEXT}|{_NUMBER}|true|false|null)\s*"
 VALUES: Final = rf"^\s*\{{(?:{_VALUE}(?:,{_VALUE})*|\s*)\}}\s*$"
-"""JSON of the values of a chunk: an object without further ones in it."""
+"""Pattern for the JSON object with a chunk's values, which has no nested objects or arrays."""
 
 PARTS: Final = ("context", "prefix", "activity", "unit")
 PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
-"""Columns of shorter keys: those outside tasks have no prefix."""
+"""Maps the length of shorter keys to their columns. Keys for activity outside tasks have no prefix."""
 
 SEVERAL: Final = "parts: "
 LITERAL: Final = "literal: "
-"""Prefixes of the Python literal of an activity's parts, and of a part that is not text."""
+"""Prefixes for Python literals: a tuple of an activity's parts, and a part that is not a string."""
 BATCH: Final = 10_000
-"""Rows that become objects at a time."""
 COUNTED: Final = ("bytes", "count")
-"""Units of integers."""
+"""Units whose amounts are integers."""
 
 
 def span_table(metrics: SpanMetrics) -> pa.Table:
-    """Table of a span's metrics."""
     return table_of_rows(SPAN_COLUMNS, _rows(metrics))
 
 
 def worker_span_table(by_worker: Mapping[str, SpanMetrics]) -> pa.Table:
-    """Table of each worker's metrics; a worker without counts has a row without them."""
+    """Build a table of each worker's metrics. A worker without metrics has one empty row."""
     rows = [row | {"worker": worker} for worker, metrics in by_worker.items() for row in (*_rows(metrics),) or ({},)]
     return table_of_rows(WORKER_SPAN_COLUMNS, rows)
 
 
 def spans_of(table: pa.Table) -> dict[tuple[Hashable, ...], float]:
-    """A span's metrics, by tuple."""
     found: dict[tuple[Hashable, ...], float] = {}
-    # keys whose parts are neither text nor literals may have become equal texts
+    # different keys may have become equal if they contain parts other than strings and literals
     for _, key, amount in _keys(table):
         found[key] = found.get(key, 0) + amount
     return found
 
 
 def spans_by_worker(table: pa.Table) -> dict[str, SpanMetrics]:
-    """Each worker's metrics, by its address and tuple."""
     found: dict[str, dict[tuple[Hashable, ...], float]] = {}
     for worker, key, amount in _keys(table):
         metrics = found.setdefault(str(worker), {})
@@ -154,19 +153,18 @@ def _rows(metrics: SpanMetrics) -> Iterator[dict[str, str | float]]:
 
 
 def _text(part: Hashable) -> str:
-    """Text of a part of a key: the part itself, unless it could be mistaken for something else."""
+    """Return part of a key as a string. Strings stay unchanged unless they begin with a prefix for literals."""
     if isinstance(part, str) and not part.startswith((SEVERAL, LITERAL)):
         return part
     return f"{LITERAL}{part!r}" if _is_literal(part) else str(part)
 
 
 def _several(parts: tuple[Hashable, ...]) -> str:
-    """Text of an activity of several parts."""
     return f"{SEVERAL}{tuple(part if _is_literal(part) else str(part) for part in parts)!r}"
 
 
 def _is_literal(part: Hashable) -> bool:
-    """Whether its repr can be read again."""
+    """Whether a part can be restored from its `repr`."""
     try:
         return literal(repr(part)) == part
     except ValueError:
@@ -174,7 +172,6 @@ def _is_literal(part: Hashable) -> bool:
 
 
 def _parts(text: str) -> tuple[Hashable, ...]:
-    """Parts of a key from its text."""
     with suppress(ValueError):
         if text.startswith(LITERAL):
             return (literal(text.removeprefix(LITERAL)),)
@@ -184,20 +181,19 @@ def _parts(text: str) -> tuple[Hashable, ...]:
 
 
 def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], float]]:
-    parts = cache(_parts)  # a text is that of many rows
+    parts = cache(_parts)  # many rows contain the same string
     for row in chain.from_iterable(batch.to_pylist() for batch in table.to_batches(max_chunksize=BATCH)):
         key = tuple(chain.from_iterable(parts(row[part]) for part in PARTS if row[part] is not None))
         amount = row["amount"]
-        # the column has floats: restore Dask's integers
+        # the column stores floats: restore Dask's integers
         yield row.get("worker"), key, int(amount) if row["unit"] in COUNTED and amount.is_integer() else amount
 
 
 SPAN_FORMS: Final[dict[str, Any]] = {SPANS: (span_table, spans_of), WORKER_SPANS: (worker_span_table, spans_by_worker)}
-"""Functions that convert a run's field to a table and back, for fields that are not tables."""
+"""Maps each of the run's other fields to functions that convert it to a table and back."""
 
 
 def tables_of(run: Run) -> Tables:
-    """Measured tables of a run, by the names of its fields."""
     measured = {name: value for name in TABLES if (value := getattr(run, name)) is not None}
     tables = {name: SPAN_FORMS[name][0](value) if name in SPAN_FORMS else value for name, value in measured.items()}
     for name, table in tables.items():
@@ -206,20 +202,16 @@ def tables_of(run: Run) -> Tables:
 
 
 def fields_of(tables: Tables) -> dict[str, object]:
-    """Fields of a run from its tables."""
     return {name: SPAN_FORMS[name][1](table) if name in SPAN_FORMS else table for name, table in tables.items()}
 
 
 def table_file(folder: Path, name: str) -> Path:
-    """File of a table."""
     return folder / f"{name}.parquet"
 
 
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
-    """Write a table to its new file."""
-    large = (
-        table.nbytes >= 100_000
-    )  # below, compression, dictionaries and statistics save nothing, and slow down reading
+    # in small tables, compression, dictionaries and statistics slow down reading without saving space
+    large = table.nbytes >= 100_000
     with synced_file(table_file(folder, name)) as file:
         pq.write_table(
             table,
@@ -238,10 +230,10 @@ def _schema(name: str) -> pa.Schema:
 
 
 def read_table(folder: Path, name: str, rows: int, room: Room) -> pa.Table:
-    """Table of a file with this number of rows; those of one folder share a room."""
+    """Read a table with this number of rows. All tables in a folder share the same `room`."""
     columns, path = TABLES[name], table_file(folder, name)
     with reading(path):
-        # small files may be mostly footer, and need little memory in any case
+        # a small file may consist mostly of its footer, and needs little memory in any case
         if rows > 50_000 + ROWS_A_BYTE.get(name, 0.25) * (size := path.stat().st_size):
             raise ValueError(f"it claims to hold {rows} rows in {size} bytes, which no measurement does")
         table = read_parquet(path, _schema(name), room, rows)
@@ -252,13 +244,11 @@ def read_table(folder: Path, name: str, rows: int, room: Room) -> pa.Table:
 
 
 def _check_values(texts: pa.ChunkedArray, name: str) -> None:
-    """Raise if a text is not JSON of values by name."""
     if texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, VALUES)).as_py() is False:
-        raise ValueError(f"{name} has a text that is not a JSON object of numbers and texts")
+        raise ValueError(f"{name} contains a string that does not parse as a JSON object of numbers and strings")
 
 
 def check_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
-    """Raise if a table lacks columns of these names."""
     found = frozenset(table.column_names)
     if missing := ", ".join(name for name in names if name not in found):
         raise UnreadableMeasurementError(
@@ -267,9 +257,9 @@ def check_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
 
 
 SCHEMA: Final = 15
-"""It is one higher where more than a column is new."""
+"""Schema version. It is incremented for all changes except new columns."""
 LAST_TAGGED: Final = 7
-"""The last schema with tagged values in `run.json`, which `compat.legacy` reads."""
+"""The last schema with tagged values in `run.json`. `compat.legacy` reads tagged values."""
 
 NOT_RECORDED: Final = "this measurement was saved by a version that did not record them"
 NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {
@@ -279,11 +269,12 @@ NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {
     8: ("sampling", "worker_states"),
     9: ("profile",),
     12: ("client_steps",),
+    14: ("worker_requests",),
 }
-"""Fields of a run that the schema after this one added."""
+"""Maps each schema version to the run fields added in the next version."""
 
 NO_TREE: Final = "None"
-"""Text that records up to schema 6 have for the tree of a file without one."""
+"""Name recorded up to schema 6 for the tree of a file without a tree."""
 
 Body = dict[str, Any]
 
@@ -291,11 +282,11 @@ FORMAT: Final = "roastcoffea_run"
 RUN_FILE: Final = "run.json"
 
 DEEPEST_JSON: Final = 4 * DEEPEST
-"""Most levels of nesting in `run.json`: a dictionary of schema 7 with non-text keys takes three."""
+"""Maximum nesting depth in `run.json`. In schema 7, each dictionary with non-string keys takes up three levels."""
 
 
 class Document(NamedTuple):
-    """Content of a `run.json`: of each table "rows", and the type of each of its "columns"."""
+    """Content of a `run.json`. `tables` contains each table's number of "rows" and the types of its "columns"."""
 
     body: Body
     tables: dict[str, dict[str, Any]]
@@ -303,7 +294,6 @@ class Document(NamedTuple):
 
 
 def write_document(folder: Path, run: Run, tables: Tables) -> None:
-    """Write `run.json` into a folder."""
     described = {
         name: {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
         for name, table in tables.items()
@@ -314,7 +304,7 @@ def write_document(folder: Path, run: Run, tables: Tables) -> None:
 
 
 def body_of(run: Run) -> Body:
-    """JSON form of everything except the tables; its problems list what could not be kept."""
+    """Return the JSON form of a run without its tables, and with problems for values that could not be preserved."""
     parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
     parts["environment"] = fields_by_name(run.environment) | {"hosts": [*map(fields_by_name, run.environment.hosts)]}
     parts["calls"] = [*map(fields_by_name, run.calls)]
@@ -325,16 +315,14 @@ def body_of(run: Run) -> Body:
 
 
 def fields_by_name(record: Any) -> dict[str, Any]:
-    """Fields of a record, without fields of nested records."""
     return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def read_document(path: Path) -> Document:
-    """Content of a `run.json`."""
     with reading(path):
         found = json_of(path)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise UnreadableMeasurementError(f"{path} was not written by roastcoffea; pass the folder of a measurement")
+            raise UnreadableMeasurementError(f"{path} was not written by roastcoffea; pass a measurement folder")
         schema = found["schema"]
         if schema > SCHEMA:
             reads = f"this version reads up to {SCHEMA}: update roastcoffea"
@@ -357,7 +345,6 @@ def read_document(path: Path) -> Document:
 
 
 def restored_body(form: Mapping[str, Any]) -> Body:
-    """Body of a run from its JSON form."""
     body = {name: restored(value) for name, value in form.items()}
     if body.get("reported") is not None:
         body["reported"] = with_python_types(body["reported"])
@@ -365,13 +352,11 @@ def restored_body(form: Mapping[str, Any]) -> Body:
 
 
 def _check_times(body: Body) -> None:
-    """Raise if a run has no outcome, or invalid times."""
     check_fields({name: body[name] for name in ("start", "stop", "outcome")}, Run, "the run")
     check_times(body["start"], body["stop"])
 
 
 def check_body(body: Body) -> None:
-    """Raise if the fields of a run are not of the types of the records."""
     if not body.keys().isdisjoint(TABLES):
         raise TypeError("tables do not belong there")
     environment, calls, merged = body["environment"], body.get("calls", []), body.get("merged", [])
@@ -395,7 +380,6 @@ def _gaps(body: Body) -> Gaps:
 
 
 def run_of(body: Body, tables: Tables) -> Run:
-    """Run of the present schema."""
     environment = body["environment"]
     hosts = tuple(Host(**host) for host in environment["hosts"])
     parts: dict[str, Any] = {
@@ -409,7 +393,7 @@ def run_of(body: Body, tables: Tables) -> Run:
 
 
 def upgraded(body: Body, tables: Tables, schema: int) -> tuple[Body, Tables]:
-    """A run in the present schema and with the present columns; those that it did not have were not measured."""
+    """Upgrade a run to the current schema and columns. Missing fields count as not measured."""
     absent = {name: NOT_RECORDED for older, names in NEW_FIELDS.items() if older >= schema for name in names}
     body = body | {"absent": absent | dict(body["absent"])}
     for name, table in tables.items():
@@ -423,7 +407,7 @@ def upgraded(body: Body, tables: Tables, schema: int) -> tuple[Body, Tables]:
 
 
 def _without_text_for_trees(body: Body, tables: Tables) -> tuple[Body, Tables]:
-    """Run of schema 7: 6 wrote "None" for the tree of a file without one."""
+    """Upgrade to schema 7. Schema 6 recorded "None" as the tree of a file without a tree."""
     if "asked" in tables and NO_TREE in tables["asked"]["tree"].unique().to_pylist():
         return body, tables
     changed = {}
@@ -435,7 +419,7 @@ def _without_text_for_trees(body: Body, tables: Tables) -> tuple[Body, Tables]:
 
 
 def _with_tables_of_spans(body: Body, tables: Tables) -> tuple[Body, Tables]:
-    """Run of schema 8: 7 had the metrics of spans in `run.json`."""
+    """Upgrade to schema 8. Schema 7 stored span metrics in `run.json`."""
     others = {name: value for name, value in body.items() if name not in (SPANS, WORKER_SPANS)}
     made: Tables = {}
     if body.get(SPANS) is not None:
@@ -447,11 +431,10 @@ def _with_tables_of_spans(body: Body, tables: Tables) -> tuple[Body, Tables]:
 
 
 def _checked(metrics: SpanMetrics) -> SpanMetrics:
-    """Metrics of a span; TypeError for anything else."""
     if not fits(metrics, SpanMetrics):
-        raise TypeError(f"span metrics are {type(metrics).__name__}, or hold other things")
+        raise TypeError(f"span metrics are {type(metrics).__name__}, or contain other types")
     return metrics
 
 
 UPGRADES: Final = {6: _without_text_for_trees, 7: _with_tables_of_spans}
-"""Upgrades from older schemas to the next one that do more than add columns and fields."""
+"""Maps a schema version to the upgrade to the next version, if it does more than add columns and fields."""

@@ -1,8 +1,9 @@
-"""Folders and files that appear complete or not at all, and what killed processes leave of them.
+"""Atomic creation of folders and files, and cleanup after killed processes.
 
-Output is written to a hidden folder or file next to its destination, whose name has the writing process. A folder that
-is replaced is renamed into the hidden folder before the new one gets its name. Whoever looks for a name that a killed
-process left free finds the new folder in there, or the old one if the new one was not complete.
+Output is written to a hidden folder or file next to its destination. The hidden name identifies the writing process.
+If a folder is replaced, it is moved into the hidden folder before the new folder takes its name. If the process is
+killed in between, readers find the new folder inside the hidden folder, or the old folder if the new folder is
+incomplete.
 """
 
 from __future__ import annotations
@@ -30,57 +31,63 @@ if sys.platform != "win32":
 T = TypeVar("T")
 
 UNKNOWN: Final = 0
-"""Start of a process that the system does not tell."""
+"""Placeholder for the start time of a process if the system does not report it."""
 
 OVERWRITE: Final = "overwrite=True"
 OR_OVERWRITE: Final = f"choose another name, or {OVERWRITE} to replace it"
 
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
-"""Permissions of output: records contain private paths, hosts and errors."""
+"""Permissions for output: private, because records contain paths, hosts and errors."""
 
 LONGEST_NAME: Final = 255
-"""Most bytes in the name of a file, on all common file systems."""
+"""Maximum number of bytes in a file name on all common file systems."""
 
 UNFINISHED: Final = "unfinished"
 COMPLETE: Final = "complete"
 REPLACED: Final = "replaced"
 KEPT: Final = "kept"
-"""State of folders of others that could not get their name back: nothing in it is removed."""
-"""Folders in a hidden folder: being written, waiting for their destination, and moved aside for it."""
+"""Subfolders of a hidden folder, by the state of their content.
+
+A folder is unfinished while it is being written, complete while it is waiting to be moved to its destination, and
+replaced after it has been moved aside. It is kept, and never removed, if another process took the name to which it
+should be moved back.
+"""
 
 _HIDDEN: Final = re.compile(r"\.roastcoffea-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)-[0-9a-f]{8}")
 
 
 def file_name(name: str) -> str:
-    """The name, checked to stay in its folder and to be visible there."""
+    """Check that a file name is visible and stays within its folder, and return the name."""
     if not isinstance(name, str):
-        raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
+        raise MeasurementError(f"a measurement's name must be a string, not {type(name).__name__}: {name!r}")
     why, shown = None, name
     try:
         length = len(os.fsencode(name))
     except UnicodeEncodeError as error:
         why, length = f"{error.reason}; choose another", 0
     if unseen := next((each for each in name if category(each) in ("Cc", "Zl", "Zp")), None):
-        why = f"it contains the control character {unseen!r}; choose a name without"
+        why = f"it contains the control character {unseen!r}; choose a name without it"
     elif not name.strip() or name.startswith(".") or any(character in name for character in "/\\"):
         why = "choose a name without slashes that does not begin with a dot"
     elif length > LONGEST_NAME:
-        why, shown = f"it has {length} bytes; choose one of at most {LONGEST_NAME}", f"{name[:40]}..."
+        why, shown = f"it is {length} bytes long; choose one of at most {LONGEST_NAME}", f"{name[:40]}..."
     if why is not None:
         raise MeasurementError(f"{shown!r} cannot name a measurement or file: {why}")
     return name
 
 
 def name_from(text: str) -> str:
-    """Name of a folder made from any text, short enough for a number behind it; empty if nothing of it can be used."""
+    """Make a folder name from any string.
+
+    The name is short enough for a number to be appended. It is empty if no part of the string is usable.
+    """
     kept = "".join(letter if letter.isalnum() or letter in "._-+" else " " for letter in text)
     name = "-".join(kept.split()).strip("._-+")
     return os.fsencode(name)[: LONGEST_NAME // 2].decode(errors="ignore")
 
 
 def holds_only(folder: Path, names: Collection[str]) -> bool:
-    """Whether a folder holds only files of these names."""
     try:
         with os.scandir(folder) as entries:
             ours = [entry.name in names and entry.is_file(follow_symlinks=False) for entry in entries]
@@ -91,7 +98,7 @@ def holds_only(folder: Path, names: Collection[str]) -> bool:
 
 @contextmanager
 def synced_file(path: Path) -> Iterator[BinaryIO]:
-    """New private file that is synced to disk when it is closed; removed if writing fails."""
+    """Create a private file that is synced to disk when it is closed, and removed if writing fails."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), OWN_FILE)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -103,14 +110,20 @@ def synced_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-@contextmanager
-def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
-    """New file that appears at its path when it is complete, or not at all; it replaces another one only with
-    `overwrite`."""
+def check_free(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise MeasurementError(f"{path} is a folder; choose the name of a file")
     if path.exists() and not overwrite:
         raise MeasurementError(f"{path} exists; {OR_OVERWRITE}")
+
+
+@contextmanager
+def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """Create a file that appears at its path only when complete.
+
+    An existing file is replaced only with `overwrite`.
+    """
+    check_free(path, overwrite=overwrite)
     if not path.parent.is_dir():
         raise MeasurementError(f"{path.parent} is not a folder; create it, or choose another")
     tidy(path.parent)
@@ -122,10 +135,10 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
             hidden.replace(path)
         else:
             try:
-                path.hardlink_to(hidden)  # another process may have taken the name in the meantime
+                path.hardlink_to(hidden)  # another process may have taken the name during writing
             except FileExistsError:
                 raise MeasurementError(f"{path} exists; {OR_OVERWRITE}") from None
-            except OSError:  # a file system without links
+            except OSError:  # the file system does not support hard links
                 hidden.rename(path)
     finally:
         hidden.unlink(missing_ok=True)
@@ -133,12 +146,14 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_page(path: Path, text: Callable[[], str], *, overwrite: bool = False) -> Path:
-    """Write a page to a file, whole or not at all; give its path. Its text is only made if it can be there.
+    """Write a page to a file atomically, and return its path.
+
+    The page is generated only if it can be written.
 
     Raises
     ------
     MeasurementError
-        If something is there already, or it cannot be written.
+        If the file exists or cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +165,6 @@ def write_page(path: Path, text: Callable[[], str], *, overwrite: bool = False) 
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to disk, if the system and file system can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -162,7 +176,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class NewFolder:
-    """A folder that is filled invisibly in `path`, and then moved to its destination in one step."""
+    """A folder that is filled at the hidden `path`, and then moved to its destination in one step."""
 
     def __init__(self, hidden: Path, name: str) -> None:
         self._hidden = hidden
@@ -172,14 +186,14 @@ class NewFolder:
 
     @contextmanager
     def late_file(self, name: str) -> Iterator[BinaryIO]:
-        """File that appears in the folder when it is complete, or not at all."""
+        """Create a file that appears in the folder only when complete."""
         unfinished = self._hidden / UNFINISHED / name
         with synced_file(unfinished) as file:
             yield file
         unfinished.rename(self.path / name)
 
     def complete(self) -> None:
-        """Let it be found under its name from now on, even if this process is killed."""
+        """Make the folder available under its name from now on, even if this process is killed."""
         sync_folder(self.path)
         place = self._hidden / COMPLETE / self.path.name
         place.parent.mkdir(OWN_FOLDER)
@@ -187,11 +201,11 @@ class NewFolder:
         self.path = place
 
     def put_in_place(self, target: Path, replaces: Callable[[Path], bool] | None = None) -> bool:
-        """Move it to its destination; False if that exists and may not be replaced.
+        """Move the folder to its destination, and return whether it was moved.
 
-        Empty folders are always replaced.
+        An existing destination is replaced only if it is an empty folder or `replaces` accepts it.
         """
-        while True:  # another process may create or remove the destination in the meantime
+        while True:  # another process may create or remove the destination at any time
             try:
                 self.path.rename(target)
                 break
@@ -209,34 +223,34 @@ class NewFolder:
         return True
 
     def _move_aside(self, target: Path, replaces: Callable[[Path], bool]) -> None:
-        """Move what is to be replaced into the hidden folder, from which `dissolve` brings it back if need be."""
+        """Move an existing folder into the hidden folder, from which `dissolve` restores it if necessary."""
         aside = self._hidden / REPLACED / target.name
         aside.parent.mkdir(OWN_FOLDER, exist_ok=True)
-        remove_files(aside, written_in(aside))  # another process took the name after an earlier one was moved
+        remove_files(aside, written_in(aside))  # left over if another process took the name after an earlier move
         try:
             target.rename(aside)
-        except FileNotFoundError:  # it is gone in the meantime
+        except FileNotFoundError:  # the folder disappeared after the check
             return
-        if not replaces(aside):  # it changed after it was looked at
+        if not replaces(aside):  # the folder changed after the check
             try:
                 aside.rename(target)
             except OSError as error:  # another process took the name
                 aside.parent.rename(kept := self._hidden / KEPT)
                 raise MeasurementError(
-                    f"{target} changed as it was to be overwritten, and another process took its name; what it held is "
-                    f"in {kept / target.name}, and stays there"
+                    f"{target} changed before it was overwritten, and another process took its name; its old content "
+                    f"stays in {kept / target.name}"
                 ) from error
             raise _stays(target)
 
 
 def _stays(target: Path) -> MeasurementError:
-    why = "it is not a measurement or export, or holds other files"
+    why = "it is not a measurement or export, or contains other files"
     return MeasurementError(f"{target} is not overwritten: {why}; choose another name")
 
 
 @contextmanager
 def new_folder(parent: Path, name: str) -> Iterator[NewFolder]:
-    """Folder of this name to fill and move to its destination; removed if that does not happen."""
+    """Create a folder to be filled and moved to its destination. If it is not moved, it is removed."""
     tidy(parent)
     hidden = hidden_path(parent)
     hidden.mkdir(OWN_FOLDER)
@@ -247,7 +261,7 @@ def new_folder(parent: Path, name: str) -> Iterator[NewFolder]:
 
 
 def _state(path: Path, *, follow: bool = False) -> tuple[int, int] | None:
-    """Inode and last change of a file or folder, which no other one has; of a link, or of its target."""
+    """Return the inode and change time that identify a file or folder or, with `follow`, a link's target."""
     with suppress(OSError, ValueError):
         found = path.stat(follow_symlinks=follow)
         return found.st_ino, found.st_ctime_ns
@@ -255,43 +269,38 @@ def _state(path: Path, *, follow: bool = False) -> tuple[int, int] | None:
 
 
 def hidden_in(parent: Path) -> list[Path]:
-    """Hidden output in a folder, newest first."""
     return sorted((path for path in entries(parent) if _HIDDEN.fullmatch(path.name)), key=changed, reverse=True)
 
 
 def entries(folder: Path) -> list[Path]:
-    """Entries of a folder; none if it cannot be read."""
     with suppress(OSError):
         return list(folder.iterdir())
     return []
 
 
 def changed(path: Path) -> float:
-    """Unix time of the last change in a folder, or of a file; now if it is gone."""
     with suppress(OSError):
         return path.lstat().st_mtime
     return time.time()
 
 
 def hidden_path(parent: Path) -> Path:
-    """New path for output of this process."""
     process = os.getpid()
     return parent / f".roastcoffea-{machine()}-{process}-{began(process) or UNKNOWN}-{secrets.token_hex(4)}"
 
 
 def writer_lives(hidden: Path) -> bool | None:
-    """Whether the writing process is alive; None if unknown."""
     by = _HIDDEN.fullmatch(hidden.name)
     alive = by and is_alive(by["machine"], int(by["process"]), int(by["began"]))
-    # on another machine, that cannot be checked: no save takes a week
+    # processes on other machines cannot be checked, but no save takes a week
     return False if alive is None and time.time() - changed(hidden) > 7 * 86_400 else alive
 
 
 def tidy(parent: Path) -> None:
-    """Restore or remove what killed processes left in a folder.
+    """Restore or remove the output that killed processes left in a folder.
 
-    Complete folders, and those moved aside, get their name if it is free. Output of living processes, recent output of
-    other machines, and anything that cannot be removed is kept.
+    Complete folders, and folders that were moved aside, are moved to their destinations if the names are free. Output
+    of live processes, recent output from other machines, and anything that cannot be removed are kept.
     """
     with suppress(OSError):
         for hidden in hidden_in(parent):
@@ -300,7 +309,7 @@ def tidy(parent: Path) -> None:
 
 
 def left_overs(parent: Path) -> dict[str, Path]:
-    """Complete folders without their name, by the names they belong to."""
+    """Return the complete folders that were not moved to their destination, by destination name."""
     found: dict[str, Path] = {}
     for hidden in hidden_in(parent):
         states = (REPLACED,) if writer_lives(hidden) else (COMPLETE, REPLACED)
@@ -310,17 +319,17 @@ def left_overs(parent: Path) -> dict[str, Path]:
 
 
 def names_in(parent: Path) -> list[str]:
-    """Names in a folder that are not hidden, or hidden only for a moment."""
-    names = os.listdir(parent)  # noqa: PTH208  (names are wanted, not paths)
-    # a second look finds folders that got their name after the first one
+    """Return the visible names in a folder, and the names of folders that are only briefly hidden."""
+    names = os.listdir(parent)  # noqa: PTH208  (only names are needed)
+    # the second listing finds folders that received their name after the first listing
     names += [*left_overs(parent), *os.listdir(parent)]  # noqa: PTH208
     return [name for name in dict.fromkeys(names) if not name.startswith(".")]
 
 
 def read_whole(folder: Path, read: Callable[[Path], T]) -> T:
-    """Content of a folder, or of the left-over that belongs to its name, all from the same one.
+    """Read a folder, or the folder that a killed process left for this name, without mixing the two.
 
-    It is read again if the folder is replaced in the meantime.
+    The folder is read again if it is replaced during reading.
     """
     for _ in range(10):
         place = folder if os.path.lexists(folder) else left_overs(folder.parent).get(folder.name, folder)
@@ -333,11 +342,11 @@ def read_whole(folder: Path, read: Callable[[Path], T]) -> T:
             continue
         if state == _state(place, follow=True):
             return result
-    raise UnreadableMeasurementError(f"{folder} was replaced repeatedly while it was read; try again")
+    raise UnreadableMeasurementError(f"{folder} was replaced repeatedly while it was being read; try again")
 
 
 def dissolve(hidden: Path, states: tuple[str, ...]) -> None:
-    """Remove a hidden folder, after its folders in these states got their name if it is free."""
+    """Move a hidden folder's subfolders in these states to destinations that do not exist, and remove the rest."""
     if not hidden.is_dir():
         hidden.unlink(missing_ok=True)
         return
@@ -347,7 +356,7 @@ def dissolve(hidden: Path, states: tuple[str, ...]) -> None:
             with suppress(OSError):
                 folder.rename(place)
         if not os.path.lexists(place):
-            return  # it is the only one of its name
+            return  # the only folder with this name
     removed = [UNFINISHED]
     for state in (COMPLETE, REPLACED):  # a half-removed folder must not look complete
         removed.append(f"{UNFINISHED}-{state}")
@@ -361,17 +370,17 @@ def dissolve(hidden: Path, states: tuple[str, ...]) -> None:
 
 
 def written_in(folder: Path) -> list[Path]:
-    """Files in a folder that may be unfinished output."""
+    """Return the files in a folder that may be unfinished output."""
     ours = (".parquet", ".json", ".csv", ".html", "start_end_time.txt")
     return [path for path in entries(folder) if path.name.endswith(ours) and (path.is_symlink() or path.is_file())]
 
 
-# processes that write: where they are, whether they are alive, what they lock
+# writing processes, and their locks
 
 
 @cache
 def machine() -> str:
-    """Equal for processes that see each other's process ids, and for no others."""
+    """Return an ID shared by exactly those processes that can see each other's process IDs."""
     parts = [socket.gethostname()]
     for read, path in ((Path.read_text, "/proc/sys/kernel/random/boot_id"), (os.readlink, "/proc/self/ns/pid")):
         with suppress(OSError):
@@ -381,14 +390,17 @@ def machine() -> str:
 
 @cache
 def kernel() -> str:
-    """Equal for processes whose locks of files any file system shows to each other: of one host since its boot."""
+    """Return an ID for the host since its last boot. All processes with this ID see each other's file locks."""
     with suppress(OSError):
         return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
     return machine()
 
 
 def began(process: int) -> int | None:
-    """Start of a process in the system's units, or UNKNOWN; None if there is no such process."""
+    """Return the start time of a process in the system's units, or UNKNOWN.
+
+    Return None if there is no such process.
+    """
     if sys.platform != "linux":
         import psutil
 
@@ -404,15 +416,15 @@ def began(process: int) -> int | None:
 
 
 def is_alive(where: str, process: int, start: int) -> bool | None:
-    """Whether the process that had this number and start on a machine is alive; None if unknown."""
+    """Whether the process with this machine, ID and start time is alive, or None if this is unknown."""
     now = began(process) if where == machine() else UNKNOWN
     return None if now is not None and UNKNOWN in (now, start) else now == start
 
 
 def locked(file: int, *, shared: bool = False) -> bool | None:
-    """Whether an open file is locked for this process now; None where its file system has no locks.
+    """Lock an open file, and return whether it was locked, or None if its file system does not support locks.
 
-    The lock ends when the file is closed. Two shared locks get along, and none with another one.
+    The lock is released when the file is closed. Only shared locks are compatible with each other.
     """
     if sys.platform == "win32":
         return None
@@ -426,7 +438,6 @@ def locked(file: int, *, shared: bool = False) -> bool | None:
 
 
 def remove_files(folder: Path, files: Iterable[Path]) -> None:
-    """Remove files of a folder as far as possible, and the folder if nothing else is in it."""
     for file in files:
         with suppress(OSError):
             file.unlink()

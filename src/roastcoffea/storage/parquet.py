@@ -1,8 +1,9 @@
-"""Parquet files read within bounds: no memory is allocated because a file claims to need it.
+"""Safe reading of Parquet files, even if they claim to need far too much memory.
 
-Arrow allocates what a page claims to hold, and a few bytes can claim any size: a page of zeros, a text that each row
-refers to. Claims are therefore added up when Arrow reads the pages of a column, before it decodes them. If they
-exceed what a file of this size can hold, or cannot be read here, the file is read in a process with a memory limit.
+Arrow allocates the size that a page claims, and a page of a few bytes can claim any size, e.g. if it contains only
+zeros, or a string to which every row refers. The claimed sizes are therefore added up after Arrow has read a column's
+pages and before Arrow decodes them. If the sum is too large for a file of this size, or cannot be determined, the file
+is read in a separate process with a memory limit.
 https://parquet.apache.org/docs/file-format/
 """
 
@@ -25,37 +26,39 @@ from pyarrow import types
 from roastcoffea.storage.reading import check_memory, opened, reading
 
 TAIL: Final = 8
-"""Bytes at the end of each file: the length of the footer in front of them, and PAR1."""
+"""Number of bytes after the footer, which contain the footer's length and PAR1."""
 
 EXPANSION: Final = 2000
-"""Memory that a table may need, in sizes of its pages: requests of equal chunks take up to 1100, most tables 100."""
+"""Maximum memory for a table, as a multiple of its stored size.
+
+The usual ratio is 100, and the highest measured ratio is 1100, for a table of identical chunks.
+"""
 ROOM: Final = 2**25
-"""Bytes that the tables of a folder may need in addition."""
+"""Additional memory in bytes that the tables in a folder may need together."""
 SMALLEST_VALUE: Final = 8
-"""Least bytes of a value in memory: its number or the offset of its text, and its levels."""
+"""Minimum in-memory size of a value in bytes, including its number or string offset and its levels."""
 
 
 class Room:
-    """Memory for the tables of a folder, together."""
+    """Additional memory left for the tables in a folder."""
 
     def __init__(self) -> None:
         self.left = ROOM
 
 
 class BeyondSizeError(ValueError):
-    """A file claims more than its size can hold, or what it claims cannot be told here."""
+    """Raised if a file claims too much memory, or if its claim cannot be checked."""
 
 
 class _Pages(BufferedReader):
-    """A file that looks at its pages when Arrow reads them, those of a column at a time."""
+    """A file whose pages are checked when Arrow reads them, one column at a time."""
 
     def __init__(self, raw: Any, most: int | None) -> None:
         super().__init__(raw)
         self._most = most
-        """Bytes that the file can hold; None where others see to it."""
+        """Maximum memory that the file may claim in bytes, or None if the limit is checked elsewhere."""
         self._watched = False
         self.needed = 0
-        """Bytes of memory that are claimed."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         content = super().read(size)
@@ -68,15 +71,15 @@ class _Pages(BufferedReader):
         return content
 
     def watch(self, of_column: int, found: int, ours: int) -> None:
-        """Look at what is read from now on; so many columns need this many bytes in any case."""
+        """Start checking reads. Every column needs at least `of_column` bytes."""
         if self._most is not None:
             if of_column * found > self._most:
                 raise BeyondSizeError(f"it claims to hold {of_column * found} bytes")
-            self._claim(of_column * ours)  # those that are missing are added
+            self._claim(of_column * ours)  # missing columns are added
             self._watched = True
 
     def _claim(self, needed: int) -> None:
-        """Raise if the file cannot hold so many bytes more, or if there is no memory for them."""
+        """Add to the claimed memory, and raise an error if the claim is too large or the memory is not available."""
         self.needed += needed
         if self._most is not None and self.needed > self._most:
             raise BeyondSizeError(f"it claims to hold {self.needed} bytes or more")
@@ -86,16 +89,16 @@ class _Pages(BufferedReader):
 DATA: Final = 0
 DICTIONARY: Final = 2
 DESCRIBED: Final = {DATA: 5, DICTIONARY: 7}
-"""Kinds of pages that we write, with the field of a header that describes them."""
+"""Page types that roastcoffea writes, with the field that contains each type's own header."""
 BY_DICTIONARY: Final = frozenset((2, 8))
 ENCODINGS: Final = BY_DICTIONARY | {0, 3}
-"""Encodings that we write; in others, a few bytes may stand for a long text."""
+"""Encodings that roastcoffea writes. In other encodings, a few bytes may represent a long string."""
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
-"""Beginning of what zstd compressed; what begins like this is an error for each other codec."""
+"""First bytes of data compressed with zstd. They are invalid in all other codecs."""
 
 
 def _claimed(content: bytes) -> int:
-    """Memory that a column needs for these pages, at most."""
+    """Return an upper limit on the memory needed for a column with these pages."""
     needed = place = repeated = in_memory = texts = 0
     dictionary = None
     while place < len(content):
@@ -118,9 +121,9 @@ def _claimed(content: bytes) -> int:
 
 
 def _longest(dictionary: bytes, size: int, texts: int) -> int:
-    """Bytes of the longest text in a dictionary; 0 if it has numbers."""
+    """Return the size in bytes of the longest string in a dictionary, or 0 for a dictionary of numbers."""
     if not dictionary.startswith(ZSTD):
-        return size  # it is not known better
+        return size  # the exact length is unknown
     content = pa.Codec("zstd").decompress(dictionary, size, asbytes=True)
     longest = place = 0
     for _ in range(min(texts, size)):
@@ -128,14 +131,14 @@ def _longest(dictionary: bytes, size: int, texts: int) -> int:
         longest = max(longest, length)
         place += 4 + length
         if place > size:
-            return 0  # Arrow finds no texts there either
+            return 0  # Arrow does not find any strings in such a dictionary
     return longest
 
 
 def _header(content: bytes, place: int) -> tuple[dict[int, Any], int]:
-    """Numbers in the header of a page, by their field, and the place behind it.
+    """Return the numbers in a page header by field, and the position after the header.
 
-    It is in the compact protocol of Thrift: https://github.com/apache/thrift/blob/master/doc/specs/
+    The header uses Thrift's compact protocol: https://github.com/apache/thrift/blob/master/doc/specs/
     """
     fields: dict[int, Any] = {}
     number = 0
@@ -145,9 +148,9 @@ def _header(content: bytes, place: int) -> tuple[dict[int, Any], int]:
             raise LookupError(f"field {number}")
         if kind == 12:  # a structure
             fields[number], place = _header(content, place)
-        elif kind not in (1, 2):  # these are booleans
+        elif kind not in (1, 2):  # 1 and 2 are booleans
             value, place = _number(content, place)
-            if kind == 8:  # a text, of statistics
+            if kind == 8:  # a string in the statistics
                 place += value
             elif kind in (4, 5, 6):
                 fields[number] = value >> 1 ^ -(value & 1)
@@ -158,21 +161,21 @@ def _header(content: bytes, place: int) -> tuple[dict[int, Any], int]:
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
     value = shift = 0
-    while (byte := content[place]) > 127:  # not the last one
+    while (byte := content[place]) > 127:  # not the last byte
         value |= (byte & 127) << shift
         shift, place = shift + 7, place + 1
         if shift > 63:
-            raise LookupError("a number without end")
+            raise LookupError("an unterminated number")
     return value | byte << shift, place + 1
 
 
 def read_parquet(path: Path, schema: pa.Schema, room: Room, rows: int | None = None) -> pa.Table:
-    """Table of a file, with these columns as they are here and further columns of plain values as they are there.
+    """Read a table with the columns and types of a schema, plus additional columns of plain values as stored.
 
     Raises
     ------
     MeasurementError
-        If the file is missing, damaged, claims more than it can hold, or has another number of rows.
+        If the file is missing or damaged, claims too much memory, or has a different number of rows.
     """
     with reading(path), opened(path) as file:
         length = os.fstat(file.fileno()).st_size
@@ -195,15 +198,14 @@ def read_parquet(path: Path, schema: pa.Schema, room: Room, rows: int | None = N
 
 @lru_cache(maxsize=100)
 def _empty_table(content: bytes, schema: pa.Schema) -> pa.Table:
-    """Table without rows: those of many measurements are equal to the byte, and are read once."""
+    """Read a table without rows. The table is cached because many measurements contain identical empty tables."""
     return _table(_Pages(BytesIO(content), 0), schema, 0)
 
 
 def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
-    """Table of an open file; see `read_parquet`."""
     with pq.ParquetFile(
         pages,
-        pre_buffer=False,  # it would read several columns at once
+        pre_buffer=False,  # Arrow would read several columns at once
         page_checksum_verification=True,
         thrift_string_size_limit=2**24,
         thrift_container_size_limit=10_000,
@@ -216,13 +218,13 @@ def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
             raise ValueError(f"it has {known} rows, in groups of {groups[:10]}")
         if is_ours := found.equals(schema, check_metadata=True):
             ours = schema
-        else:  # another program, or another version of this one, has written it
+        else:  # written by another program or another version of this program
             fields = {field.name: field for field in schema}
             ours = pa.schema([fields.get(field.name, field) for field in found])
             for field in found:
                 _check_type(field, fields.get(field.name))
         pages.watch(known * SMALLEST_VALUE, len(found), len(schema))
-        # sharing out the columns of few rows takes longer than reading them
+        # if there are few rows, distributing the columns among threads takes longer than reading them
         table = stored.read(use_threads=known > 100_000) if known else found.empty_table()
     if table.num_rows != known:
         raise ValueError(f"{table.num_rows} rows instead of {known}")
@@ -230,9 +232,9 @@ def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
 
 
 def _in_another_process(file: BinaryIO, schema: pa.Schema, rows: int | None, most: int, why: str) -> pa.Table:
-    """Table of a file, read in a process that gets no more memory than a table of its size takes."""
-    if sys.platform != "linux" or not sys.executable:  # others do not hold processes to a limit
-        raise ValueError(f"{why}; such a table is read on Linux alone")
+    """Read a table in a separate process, with memory limited to what a file of this size may need."""
+    if sys.platform != "linux" or not sys.executable:  # other systems do not enforce memory limits
+        raise ValueError(f"{why}; such a table can only be read on Linux")
     limit = min(2**27 + 2 * most, psutil.virtual_memory().available)
     command = "from roastcoffea.storage.parquet import read_confined; read_confined()"
     done = subprocess.run(
@@ -248,19 +250,19 @@ def _in_another_process(file: BinaryIO, schema: pa.Schema, rows: int | None, mos
     )
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"the process ended ({done.returncode})"]
-        raise ValueError(f"{why}; reading it with a limit of {limit} bytes of memory ended with {said[-1]}")
+        raise ValueError(f"{why}; reading it with a limit of {limit} bytes of memory failed with {said[-1]}")
     with pa.ipc.open_stream(done.stdout) as stream:
         return stream.read_all()
 
 
 def read_confined() -> None:
-    """Read the file that is the standard input, and write its table to the standard output."""
+    """Read a file from standard input, and write its table to standard output."""
     import resource
 
     rows, most, limit = json.loads(sys.argv[2])
     space = psutil.Process().memory_info().vms + limit
     for kind, value in ((resource.RLIMIT_AS, space), (resource.RLIMIT_CPU, 60), (resource.RLIMIT_CORE, 0)):
-        hard = resource.getrlimit(kind)[1]  # it cannot be raised
+        hard = resource.getrlimit(kind)[1]  # the hard limit cannot be raised
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (least, least))
     schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(sys.argv[1])))
@@ -273,15 +275,15 @@ def read_confined() -> None:
 
 
 def check_end(path: Path) -> None:
-    """Raise where a file is missing, or its end is: a copy of it is not finished."""
+    """Raise an error if a file is missing, or if it is truncated, e.g. by an interrupted copy."""
     with reading(path), opened(path) as file:
         _footer_size(file, os.fstat(file.fileno()).st_size)
 
 
 def _footer_size(file: BinaryIO | FileIO, length: int) -> int:
-    """Bytes of a file's footer; ValueError if they are more than those of any real table.
+    """Return the size of a file's footer in bytes, and raise ValueError if it is too large for a real table.
 
-    Its parts take hundreds of times their size.
+    Once parsed, a footer takes up hundreds of times its size in memory.
     """
     file.seek(max(length - TAIL, 0))
     tail = file.read(TAIL)
@@ -300,11 +302,11 @@ KINDS: Final = {
     "number": (types.is_integer, types.is_floating),
     "plain": (types.is_boolean, types.is_temporal),
 }
-"""Kinds of values that are read, without any inside others."""
+"""Supported kinds of values. Nested values are not supported."""
 
 
 def _kind(found: pa.DataType) -> tuple[bool, str | None]:
-    """Whether values of a type are lists, and the kind of these or of their items; None if it is not read."""
+    """Return whether a type is a list, and the kind of its values or items (None if not supported)."""
     is_list = types.is_list(found) or types.is_large_list(found)
     item = found.value_type if is_list else found
     item = item.value_type if types.is_dictionary(item) else item
@@ -312,8 +314,8 @@ def _kind(found: pa.DataType) -> tuple[bool, str | None]:
 
 
 def _check_type(field: pa.Field, ours: pa.Field | None) -> None:
-    """Raise if a column is not similar to ours, or a further one is not of plain values."""
+    """Raise an error if a column's type is incompatible with ours, or if an additional column is not plain."""
     found = _kind(field.type)
     if found[1] is None or not (ours is None or found[1] == "null" or found == _kind(ours.type)):
-        expected = "numbers, texts or lists of them" if ours is None else str(ours.type)
+        expected = "numbers, strings or lists of them" if ours is None else str(ours.type)
         raise TypeError(f"{field.name} holds {str(field.type)[:100]} instead of {expected}")

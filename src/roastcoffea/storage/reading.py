@@ -1,11 +1,12 @@
-"""Files that may be damaged or not regular, values checked against the types of records, and values as plain JSON.
+"""Safe reading of files, type checking of record values, and conversion of values to plain JSON.
 
-Plain values are in the types of standard JSON: None, truth, numbers, text, lists, and dictionaries with text as keys.
+Plain values have standard JSON types: None, booleans, numbers, strings, lists, and dictionaries with string keys.
 
-Numbers and arrays of numpy become Python's, tuples and sets become lists, times become ISO text, and durations seconds.
-A key that is not text becomes its repr, as in 0.1.2, from which a tuple can be restored. A number that is not finite
-becomes the text "NaN", "Infinity" or "-Infinity", as in `metrics.json`, and is read as a number. A text equal to one of
-these, apart from leading backslashes, gets another backslash.
+NumPy numbers become Python numbers. Arrays, tuples and sets become lists, times become ISO strings, and durations
+become seconds. A key that is not a string becomes its repr, as in version 0.1.2, so that a tuple can be restored from
+the key. A non-finite number becomes the string "NaN", "Infinity" or "-Infinity", as in `metrics.json`, and is read back
+as a number. If a string consists of one of these words, with or without leading backslashes, a backslash is
+added in front.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ DAMAGE: Final = (
     *(MemoryError, OSError, RecursionError, SyntaxError, pa.ArrowException),
     *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
 )
-"""Errors that indicate damage, from reading files and from building records of their content."""
+"""Errors that indicate damage if they occur while reading files or building records from the content."""
 
 LARGEST_FILE: Final = 2**30
-"""Largest file that is read at once, in bytes; the largest `run.json` seen had some tens of MB."""
+"""Maximum size in bytes of a file that is read at once. The largest known `run.json` was a few tens of MB."""
 OF_CHARACTER: Final = 3
 OF_VALUE: Final = {b",": 150, b"{": 300, b"[": 100}
-"""Bytes of memory for each character of JSON, and for each value in a list or object: they are small ones at worst."""
+"""Maximum memory in bytes for each character of JSON, and for each value in a list or object."""
 ALWAYS_FITS: Final = 2**25
-"""Bytes of memory that are available anywhere: asking for what is takes as long as reading a small table."""
+"""Memory in bytes that is assumed to be available, because a check takes as long as reading a small table."""
 BEGINNING: Final = 1000
-"""Bytes of a damaged file in which its format is looked for."""
+"""Number of leading bytes of a damaged file to scan for its format."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn any error caused by a missing or damaged file into one that names it."""
+    """Replace an error caused by a missing or damaged file with an error that names the file."""
     way_out = "restore it from a copy, or repeat the measurement"
     try:
         yield
@@ -69,7 +70,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a regular file; OSError for anything else, because opening a pipe would wait for its writer."""
+    """Open a regular file. Anything else raises OSError, because opening a pipe would wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -81,22 +82,22 @@ def opened(path: Path) -> BinaryIO:
 
 
 def content_of(path: Path, most: int | None = None) -> bytes:
-    """Content of a regular file; ValueError if it is too large to be one of ours."""
+    """Read a regular file, and raise ValueError if the file is larger than any file that roastcoffea writes."""
     most = LARGEST_FILE if most is None else most
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise ValueError(f"it has {size} bytes; the maximum is {most}")
+            raise ValueError(f"it is {size} bytes long; the maximum is {most}")
         return file.read()
 
 
 def json_of(path: Path, **settings: Any) -> Any:
-    """Parsed JSON of a regular file.
+    """Read and parse a JSON file.
 
     Raises
     ------
     MemoryError
-        If its values need more memory than there is.
+        If the values need more memory than is available.
     """
     content = content_of(path)
     needed = len(content) * OF_CHARACTER + sum(size * content.count(sign) for sign, size in OF_VALUE.items())
@@ -105,13 +106,15 @@ def json_of(path: Path, **settings: Any) -> Any:
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Raise MemoryError if so many bytes are not available."""
     if needed > ALWAYS_FITS and needed > (available := psutil.virtual_memory().available):
         raise MemoryError(f"{what} {needed} bytes of memory; {available} are available")
 
 
 def has_format(file: Path, mark: str) -> bool:
-    """Whether a file is JSON of a format; for a damaged one, its beginning decides, where our writers put it."""
+    """Whether a JSON file has this format.
+
+    A damaged file is identified by its first bytes, because roastcoffea writes the format at the beginning.
+    """
     content = b""
     try:
         with opened(file) as opened_file:
@@ -123,17 +126,16 @@ def has_format(file: Path, mark: str) -> bool:
 
 
 LATEST_TIME: Final = 253_370_764_800
-"""The year 9999, near the end of what `datetime` can show."""
+"""A time in the year 9999, near the end of the range of `datetime`."""
 
 
 @cache
 def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without its arguments, and these."""
     return get_origin(hint) or hint, get_args(hint)
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; a list is accepted for a tuple, and an integer for a float."""
+    """Whether a value matches a type annotation. Lists are accepted as tuples, and integers as floats."""
     kind, arguments = _form(hint)
     if kind is Any:
         return True
@@ -146,7 +148,6 @@ def _is_mapping_of(value: Any, of_key: Any, of_value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether it is an integer that tables can hold."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= 63
 
 
@@ -160,17 +161,19 @@ CHECKS: Final[Mapping[Any, Callable[..., bool]]] = {
     Mapping: _is_mapping_of,
     **dict.fromkeys((Union, UnionType), lambda value, *hints: any(fits(value, hint) for hint in hints)),
 }
-"""Types with more than an instance check, with a function of a value and the type's arguments."""
+"""Functions that check values of types for which an instance check is not sufficient.
+
+They receive a value and the type's arguments.
+"""
 
 
 @cache
 def _hints(record: type) -> Mapping[str, Any]:
-    """Types of a record's fields."""
     return get_type_hints(record, localns={"pa": pa})
 
 
 def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
-    """Raise TypeError or ValueError if a value does not fit its field in a record, or is NaN."""
+    """Raise TypeError if a value does not fit its field in a record, and ValueError if it is not finite."""
     hints = _hints(record)
     for name, value in values.items():
         if name in hints and not fits(value, hints[name]):
@@ -180,10 +183,10 @@ def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
 
 
 def literal(text: str) -> Hashable:
-    """Value of a Python literal that can be a key; ValueError for any other text."""
+    """Evaluate a Python literal that can be a key, and raise ValueError for any other string."""
     try:
-        if len(text) > 4096:  # the parser needs a hundred times that, and may exhaust its stack
-            raise ValueError(f"it has {len(text)} characters")
+        if len(text) > 4096:  # the parser needs a hundred times as much memory as the text, and may exhaust its stack
+            raise ValueError(f"it is {len(text)} characters long")
         value: Hashable = ast.literal_eval(text)
         hash(value)
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
@@ -192,13 +195,11 @@ def literal(text: str) -> Hashable:
 
 
 def check_times(start: float, stop: float) -> None:
-    """Raise ValueError if these cannot be the times of a run."""
     if not (0 <= start < LATEST_TIME and 0 <= stop < LATEST_TIME):
         raise ValueError("start and stop are not times")
 
 
 def deeper_than(value: Any, levels: int) -> bool:
-    """Whether lists and dictionaries of parsed JSON are nested deeper than this."""
     level = [value]
     for _ in range(levels + 1):
         items = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
@@ -210,13 +211,13 @@ def deeper_than(value: Any, levels: int) -> bool:
 
 NOT_FINITE: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 LIKE_A_NUMBER: Final = re.compile(rf"\\*({'|'.join(NOT_FINITE)})")
-"""Texts that are written with one more backslash."""
+"""Strings that are written with an additional backslash."""
 DEEPEST: Final = 64
-"""Most levels of nesting kept; the parser's own limit is a few hundred."""
+"""Maximum nesting depth to preserve. The limit of the parser is a few hundred levels."""
 MOST_BITS_OF_PLAIN: Final = 1000
-"""Largest integer in bits that is kept as one: a larger one has no float."""
+"""Maximum number of bits in an integer that is stored as a number. Larger integers do not fit in a float."""
 LONGEST_TEXT: Final = 10_000
-"""Most characters of a value that is kept only as text."""
+"""Maximum number of characters to keep from a value that is stored as text."""
 
 LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
     type(None): lambda _: None,
@@ -232,18 +233,18 @@ LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
     np.datetime64: str,
     np.timedelta64: str,
 }
-"""Values without parts: their standard forms, bypassing overrides in subclasses."""
+"""Functions that convert scalar values to their standard form, bypassing overrides in subclasses."""
 
 ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
     **{kind: kind.__iter__ for kind in (list, tuple, set, frozenset)},
     dict: dict.items,
     np.void: np.void.item,
 }
-"""Items of collections, in the same way."""
+"""Functions that return the items of a collection, bypassing overrides in subclasses."""
 
 
 def plain(value: Any, name: str, problems: list[str]) -> Any:
-    """Standard form of a value; `problems` gets a line for each type that could only be kept as text."""
+    """Convert a value to its standard form, and add to `problems` a line for each type of value kept as text."""
     walk = _Walk()
     form = walk.form(value, (name,))
     for what, places in walk.as_text.items():
@@ -253,12 +254,12 @@ def plain(value: Any, name: str, problems: list[str]) -> Any:
 
 
 def restored(form: Any) -> Any:
-    """A value read back, with numbers restored from their texts.
+    """Restore numbers and strings in a value that was read from disk.
 
     Raises
     ------
     OverflowError
-        A number is larger than any that would be written.
+        If a number is larger than any number that roastcoffea writes.
     """
     if isinstance(form, dict):
         return {key: restored(item) for key, item in form.items()}
@@ -272,25 +273,21 @@ def restored(form: Any) -> Any:
 
 
 def number(value: float) -> float | str:
-    """A number, or the text for one that is not finite."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 class _Walk:
-    """One pass through a value."""
-
     def __init__(self) -> None:
         self._above: set[int] = set()
-        """Identities of the collections around the current value."""
+        """IDs of the collections that contain the current value."""
         self.as_text: dict[str, list[str]] = {}
-        """Types kept as text, and where."""
+        """Types that were kept as text, with the paths where they occur."""
         self._keys = 0
-        """Keys around the current value: no number is restored from their text."""
+        """Number of enclosing keys. Numbers in keys are not restored."""
 
     def form(self, value: Any, path: tuple[Any, ...]) -> Any:
-        """Standard form of the value at a path."""
         if type(value) is np.ndarray:
             return self.form((value.astype(str) if value.dtype.kind in "mM" else value).tolist(), path)
         base = next((base for base in type(value).__mro__ if base in LEAVES or base in ITEMS), None)
@@ -316,7 +313,7 @@ class _Walk:
             form = self.form(key, (*path, key))
             self._keys -= 1
             name = form if isinstance(form, str) else str(tuple(form) if isinstance(form, list) else form)
-            # 1 and "1" are two keys
+            # 1 and "1" are different keys
             name = next(each for n in count(1) if (each := name if n == 1 else f"{name} ({n})") not in forms)
             forms[name] = self.form(item, (*path, key))
         return forms

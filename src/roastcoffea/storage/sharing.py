@@ -1,4 +1,4 @@
-"""A run that can be shown to anybody: hosts, users and paths have made-up names, and all numbers are as they were."""
+"""Runs for publication, in which hosts, users and paths have made-up names."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from roastcoffea.storage.reading import LEAVES, plain
 
 _END = r"\s\"'`<>|"
 OF_PATH: Final = rf"[^{_END}/\\:;,()\[\]{{}}*?&#]+"
-"""Part of a path, up to what may be behind it in a text."""
 ODD: Final = re.compile(r"[\s\"'`<>|;,()\[\]{}*&#]")
-"""Characters in a path that a text could go on with."""
+"""Characters that may belong to a path or to the surrounding text."""
 _IN_URL = rf"[^{_END}\\]*[^{_END}\\.,;:)\]}}]"
 
 URL: Final = re.compile(
@@ -41,10 +40,10 @@ PLACES: Final = re.compile(
     rf"|(?P<windows>\b[A-Za-z]:(?:\\{OF_PATH})+\\?)"
     rf"|(?P<path>(?<![\w./~*<@-])(?:~[\w.-]*|\.{{1,2}})?(?:/+{OF_PATH}){{2,}}/*)"
 )
-"""URLs, subjects of certificates, and paths in a text."""
+"""URLs, certificate subjects and paths in a string."""
 
 LOOPBACK: Final = re.compile(r"127\.[\d.]+|::1?|0\.0\.0\.0|localhost(?:\.localdomain)?|\*\*\*", re.IGNORECASE)
-"""What means no host in particular."""
+"""Addresses that do not identify a host."""
 
 _COMMON = "ch de fr it uk es edu gov org net com eu nl pl cz jp cn kr tw ca au br mil hu ro sk fi dk gr tr ru ua in"
 _INNER = "local internal lan localdomain intra corp private"
@@ -55,7 +54,7 @@ HOSTS: Final = (
     r"|(?P<v6>(?<![\w:.])(?=[A-Fa-f:]*\d)(?:[0-9A-Fa-f]{0,4}:){2,7}(?:[0-9A-Fa-f]{1,4}|\d{1,3}(?:\.\d{1,3}){3})?(?![\w:]))"
     rf"|(?P<name>(?<![\w.-])(?:{_LABEL}\.){{2,}}(?:{_TOP})(?![\w-]|\.\w))"
 )
-"""Addresses, and names of hosts that nothing but their form tells; a module of Python has no such ending."""
+"""Addresses, and host names recognisable only by their suffix. No Python module name has such a suffix."""
 
 USERS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -70,16 +69,15 @@ USERS: Final = tuple(
         r"(?P<user>[\w.+-]+)@(?P<host>(?:[\w-]+\.)+[a-z]{2,})",
     )
 )
-"""Where texts name a user."""
 
 PUBLIC: Final = re.compile(r"(?:[\w-]+\.)*(?:readthedocs\.io|dask\.org)", re.IGNORECASE)
-"""Hosts of documentation, to which messages refer."""
+"""Documentation hosts that occur in messages."""
 
 KEPT: Final = re.compile(
     r"(?:^|/)(?P<kept>(?:site|dist)-packages/|python3\.\d+/"
     r"|store/(?:mc|data|hidata|himc|relval|express)/|rucio/(?:mc|data)\w*/|eos/opendata/)"
 )
-"""Beginnings of paths that are the same everywhere: installed packages, and the experiments' own datasets."""
+"""Path prefixes that are the same everywhere: installed packages and the experiments' datasets."""
 OF_PACKAGES: Final = ("site-packages/", "dist-packages/")
 OF_USERS: Final = re.compile(r"(?:^|/)(?P<kept>store/user/(?:rucio/)?)(?P<user>[^/]+)/")
 
@@ -93,11 +91,10 @@ _WORDS: Final = (
     "workers write xrootd "
 )
 WORDS: Final = frozenset((*TASK_KINDS, *OUTCOMES, *(phase.name for phase in PHASES), *_WORDS.split()))
-"""Words that are replaced where a host or a user is named, and stay words in other texts."""
+"""Words that are replaced only if they clearly name a host or a user."""
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an IPv4 or IPv6 address."""
     try:
         ip_address(name.strip("[]").partition("%")[0])
     except ValueError:
@@ -106,7 +103,7 @@ def is_address(name: str) -> bool:
 
 
 def any_of(names: Iterable[str]) -> str:
-    """Expression that finds the longest of these names.
+    """Return a regular expression that matches these names, preferring the longest.
 
     Examples
     --------
@@ -123,7 +120,6 @@ def any_of(names: Iterable[str]) -> str:
 
 
 def _expression(tree: dict[str, Any]) -> str:
-    """Expression of names that have been merged where they begin alike."""
     parts = []
     for letter in sorted(tree):
         if letter:
@@ -136,57 +132,57 @@ def _expression(tree: dict[str, Any]) -> str:
 
 
 HOST: Final = re.compile(r"(?P<host>\[.*\]|[^/:@\s\[\]]+)(?P<rest>(?:[/:].*)?)")
-"""Host in front of a port or of a process."""
+"""Host name followed by a port or a process ID."""
 
 BEHIND: Final = re.compile(r"(?<=/)(?P<scheme>[A-Za-z]\w*):(?P<slashes>/{1,2})(?=[^/])")
-"""Beginning of the origin's URL in that of a cache, where a slash may have been lost."""
+"""Start of the origin's URL within a cache URL. One of the two slashes may be missing."""
 
 TELLING: Final = re.compile(r"[/\\@=~]|user\.|jupyter-", re.IGNORECASE)
-"""Signs without which a text teaches nothing."""
+"""Signs of a name. Strings without any of these signs contain no names to collect."""
 
 CHAIN: Final = re.compile(r"[\w:]*")
-"""Beginning of a chain of fsspec."""
+"""Start of a chained fsspec URL."""
 
 WHOLE: Final = re.compile(r"[\w:.+-]*://|[A-Za-z]:\\|[~.\w-]*/")
-"""Beginning of a URL or path that is a field of its own."""
+"""Start of a field that consists of a single URL or path."""
 
 NUMBERS: Final = re.compile(r"[\d/:.]*")
 
 CUT: Final = re.compile(r"[\w.-]{3,}$")
 LONG: Final = 100
-"""Characters of a text that may have been cut in the middle of a name."""
+"""Minimum length of a string that may have been truncated in the middle of a name."""
 
 PLAIN: Final = re.compile(r"[a-z]+|\d+")
-"""Names that are only found as whole words."""
+"""Names that are only recognised as whole words."""
 
 
 class Pseudonyms:
-    """Names of one run, and those that replace them.
+    """The names in a run, and their replacements.
 
-    It first learns all texts, as a name may stand alone before something tells that it is one. Names are numbered in
-    the order in which they were learned.
+    All strings are scanned before any string is replaced, because a name may occur alone before the context that
+    identifies its kind. Names are numbered in the order of discovery.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[str, int]] = {}
         self._known: dict[str, Callable[[str], str]] = {}
-        """Names to look for in texts, in small letters, with what replaces them."""
+        """Names to find in strings, in lower case, with their replacements."""
         self._odd: set[str] = set()
-        """Paths and folders whose ends cannot be told from their form."""
+        """Paths and folders with characters that make their end ambiguous in text."""
         try:
             self._learn_user(getpass.getuser())
-        except (ImportError, KeyError, OSError):  # nobody is logged in here
+        except (ImportError, KeyError, OSError):  # the process has no login name
             return
 
     def numbered(self, kind: str, name: str) -> str:
-        """A name of a kind, such as site-1."""
+        """Return the pseudonym for a name of this kind, such as site-1."""
         numbers = self._numbers.setdefault(kind, {})
         return f"{kind}-{numbers.setdefault(name, len(numbers) + 1)}"
 
     # learning
 
     def learn(self, kind: str, text: str) -> str:
-        """Learn the names in a text of a kind, which is returned as it is."""
+        """Collect the names in a string of this kind, and return the string."""
         if kind == "host" and "://" not in text:
             if found := HOST.fullmatch(text):
                 self._learn_host(found["host"])
@@ -207,7 +203,7 @@ class Pseudonyms:
         return text
 
     def _learn(self, name: str, replace: Callable[[str], str], shortest: int = 3) -> None:
-        """Learn a name that can be looked for in texts: it is long enough, and no common word or number."""
+        """Collect a name unless it is too short to search for, is a common word, or is a number."""
         if len(name) >= shortest and name.lower() not in WORDS and not name.isdigit():
             self._known.setdefault(name.lower(), replace)
 
@@ -228,8 +224,11 @@ class Pseudonyms:
     # replacing
 
     def replaced(self, kind: str, text: str) -> str:
-        """Text of a kind with other names: a "host", "file", "place" of code, "uuid", "job", "queue" or "site", else
-        any text."""
+        """Replace the names in a string.
+
+        `kind` is "host", "file", "place" (in code), "uuid", "job", "queue" or "site". Strings of any other kind are
+        ordinary text.
+        """
         match kind:
             case "host":
                 return self._of_host(text)
@@ -237,14 +236,14 @@ class Pseudonyms:
                 return self._of_file(text)
             case "place":
                 return self.path(text) if text.startswith(("/", "\\")) or text[1:2] == ":" else self._words(text)
-            case "uuid":  # those of ROOT contain the address of the machine that wrote the file
+            case "uuid":  # ROOT UUIDs contain the address of the machine that wrote the file
                 return f"{int(self.numbered(kind, text).rpartition('-')[2]):032x}"
             case "job" | "queue" | "site":
                 return self.numbered(kind, text)
         return self._text(text)
 
     def host(self, name: str) -> str:
-        """Name of a host: its first label and its domain are replaced by themselves."""
+        """Replace the first label and the domain of a host name separately."""
         given, name = name, name.strip("[]").lower()
         if LOOPBACK.fullmatch(name) or not name:
             return given
@@ -253,11 +252,10 @@ class Pseudonyms:
         return self.numbered(kind, label) + (f".{self.numbered('domain', domain)}" if domain else "")
 
     def user(self, name: str) -> str:
-        """Name of a user."""
         return self.numbered("user", name.strip().lower())
 
     def path(self, path: str) -> str:
-        """Path whose folders are replaced together: its last part stays, and what is the same everywhere."""
+        """Replace a path's folders as a whole, but keep its last component and standard locations."""
         path, mark, query = path.partition("?")
         if "\\" in path:
             drive, folder, name = re.fullmatch(r"([A-Za-z]:)?(.*\\)?([^\\]*)", path, re.DOTALL).groups("")  # type: ignore[union-attr]
@@ -269,7 +267,7 @@ class Pseudonyms:
         return f"{beginning}{name}{mark}{self._words(query)}"
 
     def _parts(self, path: str) -> tuple[str, str]:
-        """Folders of a path, and what stays of it behind them."""
+        """Split a path into the folders to replace, and the remaining part to keep."""
         if found := OF_USERS.search(path):
             return path[: found.start("kept")], f"{found['kept']}{self.user(found['user'])}/" + self.path(
                 path[found.end() :]
@@ -282,18 +280,16 @@ class Pseudonyms:
         return folder, self._words(name) + path[len(path.rstrip("/")) :]
 
     def _of_host(self, text: str) -> str:
-        """An address, or a host with what is behind it."""
         found = HOST.fullmatch(text)
         if "://" in text or found is None:
             return self._text(text)
         return self.host(found["host"]) + self._numbers_behind(found["rest"])
 
     def _numbers_behind(self, rest: str) -> str:
-        """What is behind a host: a port, a process, the number of a worker."""
+        """Keep a numeric hostname suffix (port, process ID or worker number), and replace names in other suffixes."""
         return rest if NUMBERS.fullmatch(rest) else self._text(rest)
 
     def _of_file(self, text: str) -> str:
-        """A URL to its end, or a path."""
         found = URL.search(text)
         if found is None:
             return self.path(text)
@@ -302,7 +298,7 @@ class Pseudonyms:
         return text[: found.start()] + self._url(found, text[found.start("rest") :])
 
     def _url(self, found: re.Match[str], rest: str) -> str:
-        """A URL with this text behind its host and port."""
+        """Replace the names in a URL. `rest` is the text after the host and the port."""
         if PUBLIC.fullmatch(found["host"]):
             return found[0]
         scheme = found["scheme"]
@@ -317,7 +313,6 @@ class Pseudonyms:
         return f"{beginning}{rest[: behind.start()]}{inner}"
 
     def _text(self, text: str) -> str:
-        """Any text."""
         if "/" not in text and "\\" not in text and len(text) < LONG:
             return self._words(text)
         parts, end = [], 0
@@ -328,7 +323,6 @@ class Pseudonyms:
         return self._uncut(whole) if len(text) >= LONG else whole
 
     def _place(self, found: re.Match[str]) -> str:
-        """A URL, path or subject in a text."""
         kind = found.lastgroup
         if kind == "odd":
             url = URL.search(found[0])
@@ -345,17 +339,16 @@ class Pseudonyms:
 
     @cached_property
     def _places(self) -> re.Pattern[str]:
-        """Places by their form, and those whose ends it does not tell."""
+        """Pattern for paths and URLs recognisable by their format, and for the paths with an ambiguous end."""
         odd = sorted(filter(None, self._odd))
         return re.compile(f"(?P<odd>{any_of(odd)}(?:/{OF_PATH})?)|{PLACES.pattern}") if odd else PLACES
 
     def _words(self, text: str) -> str:
-        """Text without places, in which names stand alone."""
+        """Replace the names in text that contains no URLs, paths or certificate subjects."""
         return self._pattern.sub(self._word, text)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        """Names that were learned, and hosts by their form; what is learned later is not found."""
         plain = [name for name in self._known if PLAIN.fullmatch(name)]
         others = [name for name in self._known if not PLAIN.fullmatch(name)]
         parts = [HOSTS]
@@ -374,7 +367,7 @@ class Pseudonyms:
         return self.host(name) if is_address(name) else name
 
     def _uncut(self, text: str) -> str:
-        """Text whose last word is not the beginning of a known name."""
+        """Replace the last word if it is the beginning of a known name."""
         found = CUT.search(text)
         if found is None:
             return text
@@ -384,7 +377,6 @@ class Pseudonyms:
 
 
 def _url_behind(behind: re.Match[str], rest: str) -> str:
-    """URL of the origin in what is behind the host of a cache."""
     return f"{behind['scheme']}://{rest[behind.end() :]}"
 
 
@@ -393,22 +385,22 @@ KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("worker", "host", "node", "client_host", "endpoint", "left_endpoint"), "host"),
     **dict.fromkeys(("job", "queue", "site", "uuid", "file"), ""),
     "files": "place",
-    "other_files": "file",
+    **dict.fromkeys(("other_files", "written_files"), "file"),
     "span_metrics_per_worker": "host",
 }
-"""What texts of this name are; others are any text. An empty word is the name itself."""
+"""Maps each field to the kind of its strings; empty if the kind is the field's name. Other fields contain ordinary
+text."""
 VALUES: Final = frozenset(column.name for columns in TABLES.values() for column in columns if column.kind == "values")
-"""Columns with JSON of values by name."""
 
 Convert = Callable[[str, str], str]
-"""What replaces a text of a kind."""
 
 
 def shared(run: Run) -> Run:
-    """The run with made-up names of hosts, users and paths; one that has them already is returned as it is.
+    """Return the run with made-up names for hosts, users and paths. A shared run is returned unchanged.
 
-    Equal names stay equal, different ones stay different, and addresses keep their ports. Names of datasets, sections,
-    processors, branches, functions and of the run are kept, apart from hosts and users in them.
+    Identical names stay identical, different names stay different, and addresses keep their ports. Numbers do not
+    change. Names of datasets, sections, processors, branches, functions and the run are kept, except for hosts and
+    users within them.
     """
     if run.shared:
         return run
@@ -425,10 +417,10 @@ def _kind(name: str) -> str:
 
 
 def _converted(value: Any, name: str, convert: Convert) -> Any:
-    """A value of this name, or in a field of it, with its texts converted.
+    """Convert the strings in a field's value.
 
-    Numbers and times stay as they are. What lies under a key of a mapping has its name, and anything else becomes the
-    text that would be saved of it.
+    Numbers and times do not change. The keys of a mapping serve as field names. Any other value becomes the string that
+    would be saved for it.
     """
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSUV":
         value = value.tolist()
@@ -454,7 +446,7 @@ def _converted(value: Any, name: str, convert: Convert) -> Any:
 
 
 def _table(table: pa.Table, convert: Convert) -> pa.Table:
-    """A table with its texts converted, each different one once."""
+    """Convert the strings in a table. Each distinct string in a column is converted once."""
     for place, field in enumerate(table.schema):
         kind = field.name if field.name in VALUES else _kind(field.name)
         column = table.column(place).combine_chunks()
@@ -465,7 +457,7 @@ def _table(table: pa.Table, convert: Convert) -> pa.Table:
 
 def _column(column: pa.Array, kind: str, convert: Convert) -> pa.Array:
     if types.is_list(column.type):
-        # flatten() leaves out what lies below rows without a value
+        # flatten() omits values in null rows
         values = _column(column.flatten(), kind, convert)
         lengths = column.value_lengths().fill_null(0)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy())]), pa.int32())
@@ -481,7 +473,10 @@ def _column(column: pa.Array, kind: str, convert: Convert) -> pa.Array:
 
 
 def _fingerprint(asked: pa.Table | None, call: RunnerCall) -> str | None:
-    """Fingerprint of a call's input with these names: the recorded one could be compared with guesses."""
+    """Return the fingerprint of a call's input, computed from the made-up names.
+
+    The recorded fingerprint is not published because it could be used to test guessed names.
+    """
     if asked is None or call.fileset is None:
         return None
     columns = ("call", "dataset", "file", "tree", "uuid")

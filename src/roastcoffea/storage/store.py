@@ -1,9 +1,9 @@
-"""Runs on disk: a folder with `run.json`, a Parquet file per table, and no pickles."""
+"""Runs on disk: folders with a `run.json` and one Parquet file per table, without pickles."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -43,36 +43,33 @@ from roastcoffea.storage.parquet import Room, check_end
 from roastcoffea.storage.reading import has_format, reading
 
 METRICS_FILE: Final = "metrics.json"
-"""Metrics for other programs; they are never read here."""
+"""File with metrics for other programs. roastcoffea never reads this file."""
 
 MONITOR_FILE: Final = "monitor.json"
 MONITOR_FORMAT: Final = "roastcoffea-monitor"
-"""Output of a `TaskMonitor`, which is not a measurement but easily mistaken for one."""
+"""Format of a `TaskMonitor`'s output, which is not a measurement but could be mistaken for one."""
 
 PAGE_FILE: Final = "report.html"
-"""Page for a browser, where one was made."""
 
 OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, PAGE_FILE, *(f"{name}.parquet" for name in TABLES)))
-"""Files of a measurement, by the versions since 1.0."""
+"""Names of files in a measurement saved by version 1.0 or later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A measurement in a folder, without its tables; `error` says why it cannot be read."""
+    """A measurement in a folder, without its tables. If it cannot be read, `error` contains the reason."""
 
     path: Path
     name: str
-    """Name of its folder."""
     start: float | None = None
     outcome: str | None = None
     elapsed: float | None = None
     error: str | None = None
     run_error: str | None = None
-    """Error that ended the run."""
     processors: tuple[str, ...] = ()
-    """Processors of its Runner calls; empty where none was called."""
+    """Processors used in the run's Runner calls. Empty if there were no calls."""
     reported: Mapping[str, Any] | None = None
-    """Metrics that another program computed and stored without records (roastcoffea 0.1.2)."""
+    """Metrics computed by another program and stored without records (roastcoffea 0.1.2)."""
 
 
 def save_run(
@@ -85,17 +82,17 @@ def save_run(
 ) -> Path:
     """Save a run and return the path of its new folder.
 
-    Everything is written to a hidden folder next to it and moved into place in one step, so that a failure leaves
-    existing data unchanged. The records are written first: they are saved even if `metrics_json` raises.
+    Everything is written to a hidden folder next to the destination and moved into place in one step, so a failure
+    leaves existing data unchanged. The records are written first, and are saved even if `metrics_json` raises an error.
 
     Parameters
     ----------
     name
-        Name of the new folder; by default the run's name, or the UTC time of its start, and a number.
+        Name of the new folder. The default is the run's name or UTC start time, followed by a number.
     overwrite
-        Overwrite a measurement of that name; a folder that holds anything else is never overwritten.
+        Overwrite a measurement with that name. A folder with any other content is never overwritten.
     metrics_json
-        Returns the content of `metrics.json`.
+        Function that returns the content of `metrics.json`.
     """
     folder = Path(folder)
     tables = tables_of(run)
@@ -129,7 +126,7 @@ def save_run(
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Run saved in a folder by this or an older version; the path of its `run.json` works as well."""
+    """Load a run from its folder or its `run.json`, saved by this version or an older one."""
     path = Path(path)
     try:
         return read_whole(path.parent if path.name == RUN_FILE and path.is_file() else path, _load)
@@ -140,41 +137,44 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
 
 def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
-    """Measurements in a folder, oldest first; unreadable ones come last."""
-    read = ((path, read_whole(path, _stored)) for path in paths_in(Path(folder)))
+    """Return the measurements in a folder, oldest first. Unreadable measurements come last."""
+    return stored_runs(paths_in(Path(folder)))
+
+
+def stored_runs(paths: Iterable[Path]) -> list[StoredRun]:
+    read = ((path, read_whole(path, _stored)) for path in paths)
     found = [replace(run, path=path) for path, run in read if run is not None]
     return sorted(found, key=lambda run: (run.start is None, run.start or 0, run.name))
 
 
 def paths_in(folder: Path) -> list[Path]:
-    """Paths of a folder's measurements, even of damaged ones."""
+    """Return the paths of the measurements in a folder, including damaged measurements."""
     try:
         names = names_in(folder)
     except NotADirectoryError:
         raise MeasurementError(f"{folder} is a file; pass a folder with measurements") from None
     except OSError as error:
-        raise MeasurementError(f"{folder} cannot be listed: {error}; pass a folder with measurements") from error
+        raise MeasurementError(
+            f"{folder} cannot be listed: {error.strerror}; pass a folder with measurements"
+        ) from error
     return [path for path in (folder / name for name in names) if is_measurement(path)]
 
 
 def is_measurement(path: Path) -> bool:
-    """Whether there is a measurement at a path, even a damaged one."""
+    """Whether there is a measurement, possibly damaged, at a path."""
     place = path if os.path.lexists(path) else left_overs(path.parent).get(path.name, path)
     return any((place / name).exists() for name in (RUN_FILE, legacy.METADATA_FILE))
 
 
 def is_monitor(path: Path) -> bool:
-    """Whether a folder holds output of a `TaskMonitor`."""
     return has_format(path / MONITOR_FILE, MONITOR_FORMAT)
 
 
 def not_a_measurement(path: Path) -> str:
-    """How to load a folder that a `TaskMonitor` saved."""
     return f"{path} was saved by a TaskMonitor and is not a measurement; load it with TaskMonitor.load({str(path)!r})"
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a folder holds only a measurement, even a damaged one."""
     ours = holds_only(path, OWN_FILES) and has_format(path / RUN_FILE, FORMAT)
     return ours or (holds_only(path, legacy.FILES) and has_format(path / legacy.METADATA_FILE, legacy.FORMAT))
 
@@ -182,14 +182,14 @@ def is_replaceable(path: Path) -> bool:
 def _load(folder: Path) -> Run:
     if not folder.is_dir():
         found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
-        raise MissingMeasurementError(f"{found}; pass the folder of a measurement")
+        raise MissingMeasurementError(f"{found}; pass a measurement folder")
     file = folder / RUN_FILE
     if not file.exists():
         if (folder / legacy.METADATA_FILE).exists():
             return legacy.load_legacy(folder)
         if is_monitor(folder):
             raise MissingMeasurementError(not_a_measurement(folder))
-        raise MissingMeasurementError(f"{folder} is not a measurement: it has no {RUN_FILE}; pass the folder of one")
+        raise MissingMeasurementError(f"{folder} is not a measurement: it has no {RUN_FILE}; pass a measurement folder")
     document = read_document(file)
     room = Room()
     tables = {name: read_table(folder, name, table["rows"], room) for name, table in document.tables.items()}
@@ -197,13 +197,13 @@ def _load(folder: Path) -> Run:
         for name, table in tables.items():
             check_columns(table, document.tables[name]["columns"], str(table_file(folder, name)))
         body, tables = upgraded(document.body, tables, document.schema)
-        if document.schema < SCHEMA:  # others are checked already
+        if document.schema < SCHEMA:  # the current schema's fields have already been checked
             check_body(body)
         return run_of(body, tables)
 
 
 def _stored(path: Path) -> StoredRun | None:
-    """Entry of a list; None for a folder that does not look like a measurement."""
+    """Return the list entry for a folder, or None if the folder does not look like a measurement."""
     try:
         if (path / RUN_FILE).exists():
             return _stored_now(path)
@@ -223,7 +223,6 @@ def _stored(path: Path) -> StoredRun | None:
 
 
 def _stored_now(path: Path) -> StoredRun:
-    """Entry of a measurement of this version or an older one since 1.0."""
     document = read_document(path / RUN_FILE)
     body, damage = document.body, None
     try:

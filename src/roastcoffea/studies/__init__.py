@@ -1,1 +1,1 @@
-"""Studies of several runs, and of a run under other conditions."""
+"""Comparisons of several runs, and predictions of a run under other conditions."""

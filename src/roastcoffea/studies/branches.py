@@ -1,4 +1,4 @@
-"""A study of how bytes read and output size grow with the number of branches that an analysis reads."""
+"""Study of how the bytes read and the output size grow with the number of branches."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.compat import older_keywords
 from roastcoffea.errors import ComparisonError
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.measurement import Measurement
@@ -29,14 +30,14 @@ from roastcoffea.sheets.sheet import Amount, Cell, Column, Sheet, columns
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.draw import LIGHT, OF_BYTES
-from roastcoffea.visualization.registry import new_figure, own_style, save
+from roastcoffea.visualization.registry import file_for, new_figure, own_style, save
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class Quantity(NamedTuple):
-    """A column of the table: its label, unit and meaning, the metric or class of bytes that it is, and its colour."""
+    """A table column. `source` is a metric or a byte class."""
 
     label: str
     unit: Unit
@@ -46,61 +47,70 @@ class Quantity(NamedTuple):
 
 
 COLUMNS: Final = {
-    "branches_asked": Quantity("asked", COUNT, "passed to processor_factory"),
+    "branches_asked": Quantity("asked", COUNT, "number passed to processor_factory"),
     "branches_read": Quantity(
-        "branches", COUNT, "distinct branches read, including offsets of jagged ones", "total_branches_read"
+        "branches",
+        COUNT,
+        "number of distinct branches read, including offsets of jagged branches",
+        "total_branches_read",
     ),
-    "chunks": Quantity("chunks", COUNT, "chunks with a result", "num_chunks"),
-    "tasks": Quantity("tasks", COUNT, "tasks of the processor with a result"),
+    "chunks": Quantity("chunks", COUNT, "number of chunks with a result", "num_chunks"),
+    "tasks": Quantity("tasks", COUNT, "number of processor tasks with a result"),
     "events": Quantity("events", COUNT, "events processed", "total_events"),
-    "bytes_read": Quantity("bytes read", BYTE, "requested by chunks (coffea's bytesread)", "total_bytes_read"),
-    "bytes_payload": Quantity("payload", BYTE, "of these, of baskets, each counted once", PAYLOAD, OF_BYTES[PAYLOAD]),
-    "bytes_reread": Quantity("re-read", BYTE, "of these, of baskets read again", REREAD, OF_BYTES[REREAD]),
-    "bytes_metadata": Quantity("metadata", BYTE, "of these, of headers, keys, trees", METADATA, OF_BYTES[METADATA]),
+    "bytes_read": Quantity("bytes read", BYTE, "bytes requested by chunks (coffea's bytesread)", "total_bytes_read"),
+    "bytes_payload": Quantity(
+        "payload", BYTE, "bytes requested for baskets, each basket counted once", PAYLOAD, OF_BYTES[PAYLOAD]
+    ),
+    "bytes_reread": Quantity("re-read", BYTE, "bytes requested to re-read baskets", REREAD, OF_BYTES[REREAD]),
+    "bytes_metadata": Quantity(
+        "metadata", BYTE, "bytes requested for headers, keys and trees", METADATA, OF_BYTES[METADATA]
+    ),
     "bytes_uncompressed": Quantity(
         "uncompressed",
         BYTE,
-        "size of everything read after decompression",
+        "decompressed size of everything read",
         "total_bytes_uncompressed",
         LIGHT.series[1],
     ),
     "bytes_results": Quantity(
         "results as sent",
         BYTE,
-        "Dask's nbytes of all chunks' results, which coffea compresses",
+        "Dask's nbytes for all chunk results, which coffea compresses",
         colour=LIGHT.series[0],
     ),
     "bytes_per_task": Quantity(
-        "mean task output as sent", BYTE, "results as sent divided by tasks", colour=LIGHT.series[3]
+        "mean task output as sent", BYTE, "size of the results as sent, per task", colour=LIGHT.series[3]
     ),
     "bytes_output": Quantity("merged output", BYTE, "pickled, uncompressed", colour=LIGHT.series[2]),
     "elapsed_time_seconds": Quantity("wall", SECOND, "wall time", "elapsed_time_seconds"),
 }
 
 SCALING: Final = ("branches_read", "bytes_read", "bytes_payload", "bytes_uncompressed", "bytes_results", "bytes_output")
-"""Columns whose growth is compared."""
 
 
 class InputOutput(NamedTuple):
-    """How an input and an output scale with the number of branches; factors are means over all counts."""
+    """Growth of an input column and an output column with the number of branches.
+
+    `read_factor` and `output_factor` are growth factors, averaged over all branch counts.
+    """
 
     read: str
     output: str
     read_factor: float
     output_factor: float
     difference: float
-    """Mean over the counts of the absolute difference between both growth factors."""
+    """Mean absolute difference between the two growth factors."""
     correlation: float | None
-    """Of input and output; None for two counts, or if one is constant."""
+    """Correlation between input and output. None if there are only two counts, or if either column is constant."""
 
     @property
     def alike(self) -> bool:
-        """Whether they scale alike: the prototype's study asked for less than this difference."""
+        """Whether input and output scale alike."""
         return self.difference < 0.2
 
     @property
     def sentence(self) -> str:
-        """The conclusion from the difference, with the numbers."""
+        """Conclusion from the comparison, with the numbers behind it."""
         names = f"{COLUMNS[self.read].label} and {COLUMNS[self.output].label}".capitalize()
         factors = f"x{three_digits(self.read_factor):g} and x{three_digits(self.output_factor):g} on average"
         scale, below = ("scale alike", "below") if self.alike else ("differ", "not below")
@@ -109,26 +119,29 @@ class InputOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class BranchStudy(Presented):
-    """Result of a branch study: `table` has a row for each count, `measurements` the runs themselves."""
+    """Result of a branch study. `table` has a row for each branch count."""
 
     table: pd.DataFrame
     measurements: tuple[Measurement, ...] = ()
 
     @cached_property
     def ratios(self) -> pd.DataFrame:
-        """Each amount relative to the first count; missing if that is 0 or was not measured."""
+        """Columns divided by their first value. NaN if the first value is 0 or unknown."""
         amounts = self.table[list(SCALING)].astype(float)
         return amounts / amounts.iloc[0].where(amounts.iloc[0] > 0)
 
     def correlation(self, one: str, other: str) -> float | None:
-        """Pearson's correlation of two columns; None for two counts, or if one is unknown or constant."""
+        """Compute the Pearson correlation of two columns.
+
+        The result is None if there are only two branch counts, or if either column is constant or has unknown values.
+        """
         both = self.table[[one, other]].astype(float)
         if self.few or both.isna().any(axis=None) or (both.nunique() < 2).any():
             return None
         return float(np.corrcoef(both.T)[0, 1])
 
     def compared(self, read: str, output: str) -> InputOutput | None:
-        """How two amounts scale; None if one was not measured, or is 0 at the first count."""
+        """Compare the growth of two columns, unless either starts at 0 or has unknown values."""
         ratios = self.ratios[[read, output]]
         if ratios.isna().any(axis=None):
             return None
@@ -144,68 +157,65 @@ class BranchStudy(Presented):
 
     @property
     def few(self) -> bool:
-        """Whether there are too few distinct counts for a correlation: two points always lie on a line."""
+        """Whether there are too few branch counts for a correlation. Two points always lie on a line."""
         return bool(self.table["branches_asked"].nunique() < 3)
 
     def known(self, names: Iterable[str]) -> dict[str, Numbers]:
-        """Those of the columns that were measured for every count."""
         return {name: np.asarray(self.table[name], float) for name in names if not self.table[name].isna().any()}
 
     def growth(self, name: str) -> float | None:
-        """Last amount divided by the first; None if unknown."""
+        """Divide the last value of a column by the first value (None if unknown)."""
         last = float(self.ratios[name].iloc[-1])
         return None if math.isnan(last) else last
 
     @property
     def scaling(self) -> dict[str, InputOutput]:
-        """How bytes read and payload scale against the output, if both are known; see `InputOutput`."""
+        """Comparisons of the bytes read and of the payload with the output, if known."""
         found = {read: self.compared(read, self._output) for read in ("bytes_read", "bytes_payload")}
         return {read: pair for read, pair in found.items() if pair is not None}
 
     @property
     def _output(self) -> str:
-        """Column used as output: results if measured, otherwise the merged output."""
         return "bytes_output" if self.table["bytes_results"].isna().any() else "bytes_results"
 
     @property
     def sentence(self) -> str:
-        """What the size of outputs can be used for, and what not."""
+        """Conclusion on whether the output size indicates the bytes read."""
         read = "bytes_uncompressed" if self.growth("bytes_payload") is None else "bytes_payload"
         label, _, meaning, *_ = COLUMNS[self._output]
         output, payload = self.growth(self._output), self.growth(read)
         if output is None or payload is None:
-            return "No conclusion on output size: input or output was not measured for every count."
+            return "No conclusion about the output size: the input or output was not measured for every count."
         grown, out = (f"x{number(three_digits(value))}" for value in (payload, output))
-        text = f"From the first count to the last {COLUMNS[read].label} grew {grown}, {label} ({meaning}) {out}"
+        text = f"From the first count to the last, {COLUMNS[read].label} grew {grown} and {label} ({meaning}) {out}"
         together = self.correlation(read, self._output)
         if abs(output - 1) <= 0.05:
             return f"{text}: the output size does not depend on the bytes read, only on what the processor fills."
         if self.few:
             return f"{text}: a correlation needs three or more counts."
         if together is None or together < 0.9:
-            return f"{text}, uncorrelated: the output size is no measure of the input."
+            return f"{text}, without a correlation: the output size does not measure the input."
         return (
-            f"{text} (correlation {together:.2f}): output size indicates how many columns are kept. It is no measure "
-            "of bytes read from storage, which are compressed and include metadata."
+            f"{text} (correlation {together:.2f}): output size indicates how many columns are kept. It does not "
+            "measure the bytes read from storage, which are compressed and include metadata."
         )
 
     @property
     def notes(self) -> list[str]:
-        """Notes on the table, such as why there is no payload."""
+        """Notes on the table, e.g. why the payload is 0."""
         table = self.table
         embedded = (table["bytes_payload"] == 0).all() and (table["bytes_uncompressed"] > 0).any()
         reason = (
-            "the payload is 0 B because the baskets of these branches are embedded in the tree's metadata, as in small "
-            "files: they are read along with it, and their compressed size is unknown"
+            "the payload is 0 B because the baskets of these branches are embedded in the tree's metadata, as is "
+            "usual in small files; their compressed size is unknown"
         )
         return [reason] * int(embedded) + [
             f"{COLUMNS[name].label}: not measured, {reason}"
             for name, reason in table.attrs["absent"].items()
-            if name not in {"tasks", "bytes_per_task"}  # which are missing along with the results
+            if name not in {"tasks", "bytes_per_task"}  # missing whenever the results are missing
         ]
 
     def sheets(self) -> list[Sheet]:
-        """The table, the growth of amounts, and what output size indicates."""
         counts = columns(COUNT, *map(str, self.table["branches_asked"]))
         two_digits = Unit("", "{:.2f}".format)
         amounts = [
@@ -240,21 +250,27 @@ class BranchStudy(Presented):
 
     markdown = Presented.to_markdown
 
-    def plot(self, output_path: str | PathLike[str] | None = None, *, by: str = "read") -> Figure:
+    @older_keywords(output_path="path")
+    def plot(self, path: str | PathLike[str] | None = None, *, by: str = "read", overwrite: bool = False) -> Figure:
         """Draw the study in four panels.
 
         Parameters
         ----------
-        output_path : optional
-            File to save the figure to; its suffix (png, pdf, svg) says how.
+        path : optional
+            File in which to save the figure. The suffix (png, pdf or svg) sets the format.
         by : {"read", "asked"}
-            Input, output, growth, and output against input by the number of branches read; or, as in the older
-            prototype's study, bytes read, results, mean task output and growth by the requested number.
+            "read" draws input, output and growth against the number of branches read, and output against input.
+            "asked" draws bytes read, results, mean task output and growth against the requested number of branches, as
+            in the prototype study.
+        overwrite : bool
+            Overwrite an existing file.
 
         Raises
         ------
         ValueError
-            If `by` is neither, or is "asked" and results were not measured.
+            If `by` is invalid, or if it is "asked" and results were not measured.
+        MeasurementError
+            If the file already exists or cannot be written.
         """
         drawn = {"read": _by_read, "asked": _by_asked}
         if by not in drawn:
@@ -262,10 +278,12 @@ class BranchStudy(Presented):
         if by == "asked" and (reason := self.table.attrs["absent"].get("bytes_results")):
             label = COLUMNS["bytes_results"].label
             raise ValueError(f"{label}: not measured, {reason}; pass a client to branch_study")
+        if path is not None:
+            file_for(path, overwrite=overwrite)
         with own_style(), new_figure((9.0, 6.8)) as figure:
             drawn[by](self, [*figure.subplots(2, 2).flat])
-        if output_path is not None:
-            save(figure, output_path)
+        if path is not None:
+            save(figure, path, overwrite=overwrite)
         return figure
 
 
@@ -279,29 +297,29 @@ def branch_study(
     chunksize: int = 100_000,
     treename: str = "Events",
 ) -> BranchStudy:
-    """Run an analysis with several numbers of branches, and relate input and output to that number.
+    """Run an analysis for several branch counts, and compare input and output.
 
     Parameters
     ----------
     processor_factory : callable
-        Returns a processor that reads this many branches.
+        Function that takes a number of branches, and returns a processor that reads this many branches.
     fileset : mapping
-        Fileset for a Runner.
+        Fileset to pass to the Runner.
     counts : sequence of int
-        Numbers of branches.
+        Numbers of branches to read.
     client : distributed.Client, optional
-        Cluster to run on; without it and without `runner`, chunks run locally in sequence.
+        Client of the cluster to run on. If neither `client` nor `runner` is given, chunks run locally, one at a time.
     runner : coffea.processor.Runner, optional
-        Runner to use instead of a new one; for one on Dask, pass its client as well.
+        Runner to use instead of a new Runner. If the Runner uses Dask, pass its client as well.
     chunksize : int
-        Events per chunk, for a new Runner.
+        Number of events per chunk, if a new Runner is used.
     treename : str
-        Tree name, for files without one in the fileset.
+        Name of the tree, if the fileset does not specify a tree.
 
     Raises
     ------
     ComparisonError
-        If `counts` are not integers, or fewer than two are distinct; nothing is run then.
+        If `counts` are not integers, or if fewer than two are distinct. The analysis is then not run at all.
     """
     counts = _checked(counts)
     if runner is None:
@@ -315,7 +333,7 @@ def branch_study(
         with MetricsCollector(client) as collector:
             output = runner(fileset, treename=treename, processor_instance=processor_factory(count))
         if isinstance(output, tuple) and len(output) == 2:
-            output, _ = output  # the metrics that the Runner returns
+            output, _ = output  # the Runner also returned its metrics
         measurement = collector.measurement
         measurements.append(measurement)
         known: tuple[Mapping[str, Any], ...] = (measurement.metrics, measurement.byte_ledger)
@@ -326,22 +344,21 @@ def branch_study(
 
 
 def _checked(counts: Any) -> list[int]:
-    """Numbers of branches, at least two of them distinct."""
     given = list(counts) if isinstance(counts, Iterable) else []
-    # True is an integer of Python's
+    # bool is a subclass of int
     whole = [one for one in given if isinstance(one, Integral) and not isinstance(one, bool) and int(one) >= 0]
     if len(whole) < len(given) or len(set(whole)) < 2:
         raise ComparisonError(
-            f"counts must be at least two different numbers of branches, as in [1, 5], not {counts!r}"
+            f"counts must contain at least two distinct numbers of branches, e.g. [1, 5]; got {counts!r}"
         )
     return [int(one) for one in whole]
 
 
 def pickled_size(thing: object) -> int | None:
-    """Size of a pickle, which is not kept; None for objects that cannot be pickled.
+    """Compute the size of a pickled object, or return None if it cannot be pickled. The pickle is not kept.
 
-    Dask's sizeof counts only the outermost object of classes that it does not know, such as awkward arrays and
-    histograms.
+    Dask's `sizeof` is not used because, for unknown classes such as awkward arrays and histograms, it ignores nested
+    objects.
     """
     import cloudpickle
 
@@ -356,7 +373,6 @@ def pickled_size(thing: object) -> int | None:
 
 
 def _results(measurement: Measurement) -> dict[str, float | None]:
-    """Number of the chunks' tasks and size of their results, each in its last attempt, if a scheduler recorded them."""
     tasks = measurement.run.tasks
     if tasks is None:
         return {}
@@ -382,7 +398,6 @@ def _table(rows: Sequence[Mapping[str, Any]], measurements: Sequence[Measurement
 
 
 def _reason(name: str, measurements: Sequence[Measurement]) -> str:
-    """Why runs have no value for a column."""
     if name == "bytes_output":
         return "it cannot be pickled"
     source = COLUMNS[name].source
@@ -393,7 +408,6 @@ def _reason(name: str, measurements: Sequence[Measurement]) -> str:
 
 
 def _cells(name: str, values: pd.Series[Any], unit: Unit) -> list[Cell]:
-    """Label of a column of the table, and its values."""
     return [COLUMNS[name].label, *(Amount(None if math.isnan(one) else one, unit) for one in values.astype(float))]
 
 
@@ -401,7 +415,6 @@ def _cells(name: str, values: pd.Series[Any], unit: Unit) -> list[Cell]:
 
 
 def _by_read(study: BranchStudy, axes: Sequence[Axes]) -> None:
-    """Draw input, output, growth, and output against input by the number of branches read."""
     outputs = ("bytes_results", "bytes_output")
     _amounts(axes[0], study, "Input", ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata"))
     _amounts(axes[1], study, "Output", outputs)
@@ -419,7 +432,7 @@ def _by_read(study: BranchStudy, axes: Sequence[Axes]) -> None:
 
 
 def _by_asked(study: BranchStudy, axes: Sequence[Axes]) -> None:
-    """Draw the amounts of the prototype's study by the requested number of branches."""
+    """Draw the same quantities as the prototype study, against the requested number of branches."""
     names = ("bytes_read", "bytes_results", "bytes_per_task")
     for ax, name in zip(axes, names, strict=False):
         _amounts(ax, study, COLUMNS[name].label.capitalize(), [name], "branches_asked")
@@ -427,7 +440,7 @@ def _by_asked(study: BranchStudy, axes: Sequence[Axes]) -> None:
 
 
 def _amounts(ax: Axes, study: BranchStudy, title: str, names: Sequence[str], across: str = "branches_read") -> None:
-    """Draw amounts in bytes against the number of branches; the payload also if it is 0."""
+    """Draw columns in bytes against the number of branches. All-zero columns are omitted, except the payload."""
     known = {name: values for name, values in study.known(names).items() if values.any() or name == "bytes_payload"}
     scale = draw.bytes_scale(max((float(values.max()) for values in known.values()), default=1.0))
     lines = {name: values * scale.factor for name, values in known.items()}
@@ -435,13 +448,12 @@ def _amounts(ax: Axes, study: BranchStudy, title: str, names: Sequence[str], acr
 
 
 def _growth(ax: Axes, study: BranchStudy, names: Sequence[str], across: str = "branches_read") -> None:
-    """Draw each amount relative to the first count."""
     ratios = {name: study.ratios[name].to_numpy() for name in names if study.growth(name) is not None}
     _lines(ax, study, "Growth from the first count", ratios, across, "times")
 
 
 def _lines(ax: Axes, study: BranchStudy, title: str, lines: Mapping[str, Numbers], across: str, up: str) -> None:  # noqa: PLR0917
-    # the first lines are wider, so that overlapping ones remain visible
+    # earlier lines are wider, so that they show beneath later ones
     for place, (name, values) in enumerate(lines.items()):
         width, column = 1.2 + 0.5 * (len(lines) - 1 - place), COLUMNS[name]
         x = np.asarray(study.table[across], float)

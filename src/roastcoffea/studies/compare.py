@@ -1,4 +1,4 @@
-"""Comparing runs: what differs, what explains it; as text, Markdown, page, JSON, and drawings."""
+"""Comparison of runs with explanations, as text, Markdown, JSON or an HTML page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.ledger import LABELS_OF, bar_of
-from roastcoffea.metrics.phases import FAMILY_OF
+from roastcoffea.metrics.phases import CONTENTION, FAMILY_OF, WAIT
 from roastcoffea.report.page import frame
 from roastcoffea.sheets.markup import markdown
 from roastcoffea.sheets.presented import Presented
@@ -46,6 +46,9 @@ from roastcoffea.studies.observations import (
 )
 from roastcoffea.studies.side_by_side import (
     BYTE_LEDGER,
+    EVENTS,
+    JUDGED,
+    MAIN,
     METRICS,
     THREAD_TIME,
     WALL,
@@ -56,14 +59,17 @@ from roastcoffea.studies.side_by_side import (
     rows_of,
     speed,
 )
-from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, Unit, alike, are, counted
+from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, Unit, alike, counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def bars_of(sides: Sequence[Side]) -> Iterator[Drawn]:
-    """Ledgers of all sides on one scale, of repeats that of the run in the middle; none that a side lacks."""
+    """Draw each ledger as one bar per side on a common scale, unless a side lacks the ledger.
+
+    If a side has repeats, the bar shows the run with the median wall time.
+    """
     for section, unit, name in ((THREAD_TIME, SECOND, "time"), (BYTE_LEDGER, BYTE, "bytes")):
         ledgers = [getattr(middle_of(side.runs), name) for side in sides]
         known = [{of: amount for of, amount in ledger.items() if amount is not None} for ledger in ledgers]
@@ -74,35 +80,34 @@ def bars_of(sides: Sequence[Side]) -> Iterator[Drawn]:
 
 
 def card_of(part: Part) -> Card:
-    """A cause of a difference, in the colour of its class where it is one."""
     label, saving = LABELS_OF.get(part.cause, part.cause), f"{signed(SECOND, part.wall_seconds)} of wall time"
     return Card(f"{label[:1].upper()}{label[1:]}", saving, part.text, family=FAMILY_OF.get(part.cause))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Presented):
-    """Runs side by side, each against the first: see `compare`."""
+    """Result of `compare`. Each side is compared with the first."""
 
     sides: tuple[Side, ...]
     confidence: float
     speeds: tuple[Speed, ...]
-    """Verdict on each side but the first."""
+    """Verdict on each side except the first."""
     explanations: tuple[Difference, ...]
-    """Why each side but the first differs from it."""
+    """Explanation for each side except the first."""
     facts: Mapping[str, tuple[str, ...]]
-    """What the runs of each side were made on and with."""
+    """Environment and settings of each side."""
     rows: tuple[Row, ...]
     outcomes: tuple[Outcome, ...]
-    """What became of the conditions of `fail_if`."""
+    """Outcomes of the `fail_if` conditions."""
 
     @property
     def verdict(self) -> str:
-        """ "faster", "slower" or "cannot tell", of the second side."""
+        """Verdict on the second side ("faster", "slower" or "cannot tell")."""
         return self.speeds[0].word
 
     @property
     def headline(self) -> str:
-        """What is clear of the second side, in a sentence."""
+        """Summary of the significant changes on the second side."""
         return self.speeds[0].headline
 
     @property
@@ -112,26 +117,25 @@ class Comparison(Presented):
 
     @property
     def status(self) -> int:
-        """Exit status of a gate: 0, 1 (a condition failed, with evidence) or 2 (one cannot be told)."""
+        """Exit status for CI: 0 if all conditions passed, 1 if any failed, otherwise 2."""
         words = [outcome.word for outcome in self.outcomes]
         return 1 if FAILED in words else 2 if UNKNOWN in words else 0
 
     def sheets(self, *, everything: bool = False) -> list[Sheet]:
-        """What differs, or everything."""
         return list(_sheets(self, everything))
 
     def print(self, file: IO[str] | None = None, *, everything: bool = False) -> None:
-        """Print what differs, or everything, to the terminal or into a file."""
+        """Print the differences (or all values) to the terminal or a file."""
         print_sheets(self.sheets(everything=everything), file)
 
     def to_markdown(self, *, everything: bool = False) -> str:
-        """What differs, or everything, in GitHub's Markdown."""
+        """Render the differences (or all values) as GitHub Markdown."""
         return markdown(self.sheets(everything=everything))
 
     markdown = to_markdown
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types of standard JSON."""
+        """Return the comparison as a JSON-serialisable dictionary."""
         first, *others = self.sides
         return {
             "format": "roastcoffea comparison 1",
@@ -162,21 +166,21 @@ class Comparison(Presented):
     def write(
         self, path: str | PathLike[str] | None, form: str = "text", *, everything: bool = False, overwrite: bool = False
     ) -> None:
-        """Write it to a file, or (without a path) to the standard output.
+        """Write the comparison to a file or, without a path, to standard output.
 
         Parameters
         ----------
         form : {"text", "markdown", "json", "html"}
-            How to write it.
+            Output format.
         everything
-            Whether also what does not differ; "json" has all of it.
+            Include values without a clear difference. JSON output always includes all values.
         overwrite
             Overwrite an existing file.
 
         Raises
         ------
         MeasurementError
-            If there is a file already.
+            If the file already exists or cannot be written.
         """
         if path is not None:
             with whole_file(Path(path), overwrite=overwrite) as file:
@@ -187,7 +191,6 @@ class Comparison(Presented):
             print(self.text(form, everything=everything), end="", flush=True)  # noqa: T201
 
     def text(self, form: str, *, everything: bool = False) -> str:
-        """It as "text", "markdown", "json" or "html", the last as a page of its own."""
         if form == "markdown":
             return self.to_markdown(everything=everything)
         if form == "json":
@@ -204,21 +207,21 @@ class Comparison(Presented):
 
 
 def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
-    """Verdict, explanation, and what differs (or everything) of the environment, metrics and ledgers."""
-    yield Sheet(title="verdict", notes=list(_verdict(found)), bars=list(bars_of(found.sides)))
+    yield Sheet(title="verdict", notes=list(_verdict(found, everything)), bars=list(bars_of(found.sides)))
     if found.outcomes:
         yield Sheet(title="conditions", notes=[f"{o.label}: {o.text}" for o in found.outcomes])
     for side, explanation in zip(found.sides[1:], found.explanations, strict=True):
         yield _explanation(f"why {side.letter} differs from {found.sides[0].letter}", explanation, everything)
+        yield from _functions(found.sides[0], side)
     facts = [(name, *values) for name, values in found.facts.items() if everything or len(set(values)) > 1]
     if facts:
         heads = columns(None, "", *(side.letter for side in found.sides))
-        yield Sheet(title="what they ran on", columns=heads, rows=facts)
+        yield Sheet(title="environment and settings", columns=heads, rows=facts)
     yield from _sections(found, everything)
     yield from _notes(found, everything)
 
 
-def _verdict(found: Comparison) -> Iterator[str]:
+def _verdict(found: Comparison, everything: bool) -> Iterator[str]:
     first, *others = found.sides
     pairs = [*zip(others, found.speeds, strict=True)]
     yield from (f"{side.letter}{' is' if speed.told else ':'} {speed.headline}" for side, speed in pairs)
@@ -231,15 +234,19 @@ def _verdict(found: Comparison) -> Iterator[str]:
             wall = spread(side.runs, WALL, found.confidence)
             text += f", wall time {SECOND.text(wall.median)}"
             if wall.low is not None and wall.high is not None:
-                over = ", over its chunks" if wall.over == CHUNKS else ""
+                over = ", from its chunks" if wall.over == CHUNKS else ""
                 text += f" ({SECOND.text(wall.low)} to {SECOND.text(wall.high)}{over})"
         yield text
-    for side in others:  # a run that was given for two sides makes each look like the other
+    for side in others:  # a run passed on both sides hides differences
         same = [run.name for run in side.runs if run.id in {known.id for known in first.runs}]
         if same:
-            yield f"{side.letter} has runs of {first.letter} in it: {', '.join(same)}"
-    yield from (f"{side.letter} has left out {reason}" for side in found.sides for reason in side.left_out)
-    yield from (f"{side.letter}: {speed.text}" for side, speed in pairs if speed.text not in speed.headline)
+            yield f"{side.letter} shares runs with {first.letter}: {', '.join(same)}"
+    yield from (f"left out of {side.letter}: {reason}" for side in found.sides for reason in side.left_out)
+    for side, one in pairs:
+        if one.text not in one.headline:
+            whole = everything or one.observed is None or not one.clear
+            said = one.text if whole else f"no verdict on {JUDGED[one.metric]}, because {one.judgement.why}"
+            yield f"{side.letter}: {said}"
 
 
 # The explanation
@@ -248,17 +255,14 @@ def _verdict(found: Comparison) -> Iterator[str]:
 def _explanation(title: str, why: Difference, everything: bool) -> Sheet:
     if why.absent is not None:
         return Sheet(title=title, notes=[f"not explained: {why.absent}"])
-    # small parts are shown together
+    # combine small parts
     least = 0.0 if everything else 0.02 * max((abs(part.wall_seconds) for part in why.parts), default=0.0)
     shown = [part for part in why.parts if abs(part.wall_seconds) >= least]
-    rows = [
-        (LABELS_OF.get(one.cause, one.cause), one.wall_seconds, one.thread_seconds, one.load_seconds, one.text)
-        for one in shown
-    ]
-    small = [(part.wall_seconds, part.thread_seconds, part.load_seconds) for part in why.parts if part not in shown]
+    rows = [(LABELS_OF.get(one.cause, one.cause), *_seconds(one), _reason(one)) for one in shown]
+    small = [_seconds(part) for part in why.parts if part not in shown]
     if small:
         rows.append((f"{len(small)} smaller", *np.sum(small, axis=0).tolist(), "--all (everything=True) shows them"))
-    # what load brings is in the thread time of contention and the interpreter lock
+    # waiting due to higher load is listed under contention and interpreter lock
     rows.append(("difference", why.wall_seconds, why.thread_seconds, 0.0, ""))
     seconds = Unit("s", partial(signed, alike(SECOND, [amount for row in rows for amount in row[1:4]])))
     sheet = Sheet(
@@ -266,39 +270,74 @@ def _explanation(title: str, why: Difference, everything: bool) -> Sheet:
         columns=[
             Column("cause"),
             *columns(seconds, "wall", "thread time"),
-            Column("for cores", seconds, "waiting for cores that came with it"),
+            Column("core wait", seconds, "additional waiting for a core or the GIL due to this cause"),
             Column(""),
         ],
         rows=[(*row[:3], row[3] or None, row[4]) for row in rows],
-        notes=why.remarks,
+        notes=[*(f"{one.text}." for one in why.kept), *why.remarks],
         cards=[card_of(part) for part in shown[:6]],
     )
+    if not everything:  # these two add up to the wall time only over all threads
+        return sheet.without(3).without(2)
     return sheet if any(row[3] for row in rows) else sheet.without(3)
+
+
+def _seconds(part: Part) -> tuple[float, float, float]:
+    return part.wall_seconds, part.thread_seconds, part.load_seconds
+
+
+def _reason(part: Part) -> str:
+    waits = abs(part.load_seconds) > 0.1 * abs(part.thread_seconds)
+    return f"{part.text}, including the resulting waits for a core" if waits else part.text
+
+
+def _functions(first: Side, other: Side) -> Iterator[Sheet]:
+    """CPU time of the user functions that changed most, scaled to the first side's events."""
+    runs = [middle_of(side.runs) for side in (first, other)]
+    events = [run.metrics.get(EVENTS) for run in runs]
+    if not all(events) or any(run.functions is None for run in runs):
+        return
+    sums = [Counter[str](), Counter[str]()]
+    for run, each, count in zip(runs, sums, events, strict=True):
+        for (function, _), seconds in (run.functions or {}).items():
+            each[function] += seconds * events[0] / count  # type: ignore[assignment,operator]
+    least = 0.05 * max(sum(each.values()) for each in sums)
+    changed = sorted({*sums[0], *sums[1]}, key=lambda name: -abs(sums[1][name] - sums[0][name]))[:4]
+    rows: list[list[Cell]] = [
+        [name, *(Amount(each[name], SECOND) for each in sums), Amount(change, text=change_of(SECOND, change))]
+        for name in changed
+        if abs(change := sums[1][name] - sums[0][name]) >= least
+    ]
+    if rows:
+        heads = columns(None, "function") + columns(COUNT, first.letter, other.letter, "change")
+        scaled = f" for the events of {first.letter}" if events[0] != events[1] else ""
+        yield Sheet(title=f"CPU time of your functions{scaled}", columns=heads, rows=rows)
 
 
 # Side by side
 
 
 def _sections(found: Comparison, everything: bool) -> Iterator[Sheet]:
-    """Metrics and ledgers, of each side beside the first."""
+    known = {row.label for row in found.rows if row.section == THREAD_TIME and all(row.spreads)}
+    sums = {WAIT} if CONTENTION in known and not everything else set()
     for place in range(1, len(found.sides)):
         first, other = found.sides[0].letter, found.sides[place].letter
         heads = columns(None, "") + columns(COUNT, first, other, "change", "relative")
         for section in (METRICS, THREAD_TIME, BYTE_LEDGER):
-            every = [row for row in found.rows if row.section == section]
+            every = [row for row in found.rows if row.section == section and row.label not in sums]
+            every.sort(key=lambda row: MAIN.index(row.metric.group) if row.metric.group in MAIN else len(MAIN))
             labels = Counter(row.label for row in every)
             rows = [
                 (row.label if labels[row.label] == 1 else f"{row.metric.group}: {row.label}", *_cells(row, place))
                 for row in every
-                if (row.spreads[0] or row.spreads[place]) and (everything or row.differs_at[place])
+                if (row.spreads[0] or row.spreads[place]) and (everything or (row.shown and row.differs_at[place]))
             ]
             if rows:
-                title = section if len(found.sides) == 2 else f"{section}, {other} beside {first}"
+                title = section if len(found.sides) == 2 else f"{section}, {other} against {first}"
                 yield Sheet(title=title, columns=heads, rows=rows)
 
 
 def _cells(row: Row, place: int) -> Iterator[Cell]:
-    """Both medians, and their difference, absolute and relative."""
     change, relative = row.change(place), row.relative_change(place)
     both = [known and known.median for known in (row.spreads[0], row.spreads[place])]
     unit = alike(row.metric.unit, [amount for amount in (*both, change) if amount is not None])
@@ -311,21 +350,21 @@ def _cells(row: Row, place: int) -> Iterator[Cell]:
 
 
 def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
-    """How much is not shown, and what intervals are."""
     known = [row for row in found.rows if any(row.spreads)]
     notes = []
     for side in found.sides:
         of_repeats = ("processor", "executor", "fileset", "chunksize", "threads of workers")
         names = ", ".join(name for name in of_repeats if len({run.facts.get(name) for run in side.runs}) > 1)
         if names:
-            notes.append(f"{side.letter} has runs that are no repeats of each other: they differ in {names}")
+            notes.append(f"runs of {side.letter} are not repeats of each other: they differ in {names}")
     if not everything:
         same = sum(not any(row.differs_at) for row in known)
         same += sum(len(set(values)) == 1 for values in found.facts.values())
-        left_out = f"{counted(same, 'row')} without a difference, or with no more than between repeats,"
-        notes.append(f"{left_out} {are(same)} left out; --all (everything=True) shows them.")
+        more = sum(any(row.differs_at) and not row.shown for row in known)
+        hidden = f"{counted(more, 'other row')} with a difference and {same} without a clear one"
+        notes.append(f"{hidden} are hidden; --all (everything=True) shows all.")
     if any(judgement and judgement.over == RUNS for row in found.rows for judgement in row.judgements):
-        notes.append(f"In brackets: {found.confidence:.0%} interval of the change, from repeats.")
+        notes.append(f"In brackets: {found.confidence:.0%} interval of the change, based on repeats.")
     if notes:
         yield Sheet(title="notes", notes=notes)
 
@@ -350,36 +389,38 @@ def compare(
     confidence: float = CONFIDENCE,
     folder: Path | None = None,
 ) -> Comparison:
-    """Compare runs with the first of them: what differs, why, and whether repeats can tell.
+    """Compare runs with the first run, and explain the differences.
 
     Parameters
     ----------
     given
-        Two or more of: a measurement, a collector, a path, or a list of them, which are repeats of one run. A path is
-        that of a measurement, of a folder of repeats, a pattern, or a name to which repeats have added a number.
+        Two or more sides. Each side is a measurement, a collector, a path, or a list of these. The items of a list are
+        treated as repeats of a run. A path may point to a measurement or to a folder of repeats. It may also be a
+        pattern, or the common name of numbered repeats.
     labels
-        What to call them, one for each.
+        Labels for the sides.
     fail_if
-        Conditions on the change of metrics, such as "event_rate_core_khz < -10%"; see `Comparison.status`.
+        Conditions on how metrics change, such as "event_rate_core_khz < -10%". `Comparison.status` depends on their
+        outcomes.
     confidence
-        Of intervals, verdicts and conditions.
+        Confidence level for intervals, verdicts and conditions.
     folder
-        Where a name is looked for that is not found as a path.
+        Folder in which to look up measurements by name.
 
     Raises
     ------
     ComparisonError
-        If there is nothing to compare, labels are too few or too many, or a condition cannot be understood.
+        If there are no comparable runs, the number of labels is wrong, or a condition is malformed.
     MeasurementError
         If a measurement cannot be read.
     """
     conditions = [condition_of(text) for text in fail_if]
     if not 2 <= len(given) <= len(LETTERS):
-        raise ComparisonError(f"it takes two runs or more to compare, up to {len(LETTERS)}; {len(given)} given")
+        raise ComparisonError(f"compare takes 2 to {len(LETTERS)} runs, not {len(given)}")
     if not 0.5 <= confidence < 1:
-        raise ComparisonError(f"a confidence of {confidence} is none: it lies between 0.5 and 1")
+        raise ComparisonError(f"confidence is {confidence}; pass at least 0.5 and less than 1")
     if labels and len(labels) != len(given):
-        raise ComparisonError(f"{len(labels)} labels for {len(given)} runs: give one for each")
+        raise ComparisonError(f"{len(labels)} labels for {len(given)} runs: pass one label per run")
     names: Sequence[str | None] = labels or [None] * len(given)
     sides = distinct([side_of(*each, folder) for each in zip(LETTERS, given, names, strict=False)])
     first, others = sides[0].runs, sides[1:]
@@ -399,26 +440,28 @@ def compare(
 
 
 def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None) -> pd.DataFrame:
-    """Print scenarios side by side; give the table, one row a scenario and one column a metric.
+    """Print scenarios side by side, and return the table.
+
+    The returned table has a row for each scenario and a column for each metric.
 
     Parameters
     ----------
     scenarios : mapping
-        A collector, a measurement, its path, or a mapping of metrics, for each label.
+        Maps each label to a collector, a measurement, the path of a measurement, or a mapping of metrics.
     file : optional
-        Where the table goes; the terminal by default.
+        File to print the table to. The default is the terminal.
 
     Raises
     ------
     ComparisonError
-        If there is no scenario, or they have no labels.
+        If `scenarios` is empty or not a mapping.
     """
     import pandas as pd
 
     if not isinstance(scenarios, Mapping):
-        raise ComparisonError(f"scenarios are {{label: run, ...}}, and no {type(scenarios).__name__}")
+        raise ComparisonError(f"pass scenarios as {{label: run, ...}}, not as {type(scenarios).__name__}")
     if not scenarios:
-        raise ComparisonError("there are no scenarios: give {label: run, ...}")
+        raise ComparisonError("there are no scenarios: pass {label: run, ...}")
     titles = {
         "elapsed_time_seconds": "wall time",
         "processor_cpu_time_seconds": "processor CPU",
@@ -434,7 +477,7 @@ def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None)
     for at in range(0, len(metrics), 4):
         some = dict([*metrics.items()][at : at + 4])
         reasons = {
-            f"{label}: {getattr(values, 'missing', {}).get(name, f'{name} was not given')}": None
+            f"{label}: {getattr(values, 'missing', {}).get(name, f'{name} is missing')}": None
             for label, values in some.items()
             for name in titles
             if values.get(name) is None

@@ -1,4 +1,4 @@
-"""History: the runs in a folder over time, analysis by analysis."""
+"""History of the runs in a folder, grouped by analysis."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from roastcoffea.compat import older_keywords
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import load
 from roastcoffea.sheets.presented import Presented
@@ -36,44 +37,43 @@ if TYPE_CHECKING:
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 LETTERS: Final = "_.:-=+*#"
-"""Heights of bars; letters where the output knows no block characters."""
+"""Characters for bars of increasing height. LETTERS is used in terminals that lack block characters."""
 
 LONGEST: Final = 32
-"""Bars in a line: those of the latest runs."""
+"""Maximum number of bars in a line. Older runs are left out."""
 
 HEADS: Final = {RATE: "rate/core", CPU: "CPU/event", BYTES: "bytes/event", FAILED: "failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History(Presented):
-    """Runs over time: see `history`."""
+    """Result of `history`: the runs in a folder, and the changes found."""
 
     folder: Path
     analyses: tuple[Analysis, ...]
-    """Runs of each processor and its datasets; the analysis with the latest run comes first."""
+    """One analysis per combination of processor and datasets, most recent first."""
     skipped: tuple[str, ...]
-    """Folders that hold no measurement, or none that can be read, with the reason."""
+    """Folders without a readable measurement, with reasons."""
 
     def sheets(self, *, everything: bool = False) -> list[Sheet]:
-        """Changes, bars of the runs, and the latest runs (or all), analysis by analysis."""
         return list(_sheets(self, BLOCKS, everything))
 
     def print(self, file: IO[str] | None = None, *, everything: bool = False) -> None:
-        """Print changes and the latest runs, or all runs, to the terminal or into a file."""
+        """Print the changes and the latest (or all) runs to the terminal or a file."""
         encoding = getattr(file or sys.stdout, "encoding", None) or "utf-8"
         has_blocks = BLOCKS.encode(encoding, "ignore").decode(encoding) == BLOCKS
         print_sheets(_sheets(self, BLOCKS if has_blocks else LETTERS, everything), file)
 
     def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write it as a page for a browser, which needs nothing else; give its path.
+        """Write the history to a self-contained HTML page, and return its path.
 
-        A click on a run opens its own page if that lies in or beside its folder, else its comparison with the run
-        before.
+        Each run links to its report page, if there is one in or next to the run's folder. Otherwise, it links to a
+        comparison with the previous run.
 
         Raises
         ------
         MeasurementError
-            If the file is there already, or it cannot be written.
+            If the file already exists or cannot be written.
         """
         from roastcoffea.studies.history_page import page_of
 
@@ -82,7 +82,10 @@ class History(Presented):
         return write_page(path, text, overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """All runs as a table: analysis, what each cost, failures, how it ended, and the facts; `attrs` has units."""
+        """Return all runs as a DataFrame, with units in `attrs`.
+
+        The columns contain each run's analysis, metrics, failures, outcome, versions, machines and settings.
+        """
         import pandas as pd
 
         rows = [
@@ -105,35 +108,38 @@ class History(Presented):
         return frame
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types of standard JSON."""
+        """Return the history as a JSON-serialisable dictionary."""
         analyses = [one.as_dict() for one in self.analyses]
         units = {label: str(unit) for label, unit in SERIES.items()}
         return {"format": "roastcoffea history 1", "units": units, "analyses": analyses, "skipped": list(self.skipped)}
 
 
-def history(folder: str | PathLike[str]) -> History:
-    """Runs in a folder over time: rate per core, CPU and bytes per event, failures, and where they changed.
+@older_keywords(folder="path")
+def history(path: str | PathLike[str]) -> History:
+    """Find changes over time among the runs in a folder.
 
-    Runs of other processors or datasets are kept apart. Failed and incomplete runs are shown, and not used.
+    Changes are found in the event rate per core, the CPU time per event and the bytes per event. Each combination of
+    processor and datasets is a separate analysis. Failed and incomplete runs are shown, but they are not used to find
+    changes.
 
     Parameters
     ----------
-    folder
-        Folder that holds measurements, such as "roastcoffea-runs".
+    path
+        Folder of measurements, such as "roastcoffea-runs".
 
     Raises
     ------
     MeasurementError
-        If there are no measurements in it.
+        If there are no readable measurements in the folder.
     """
-    folder = Path(folder)
+    folder = Path(path)
     entries, skipped = _entries(folder)
     if not entries:
-        why = f"there are no measurements in {folder}"
+        why = f"there are no measurements in {folder}; pass a folder of measurements"
         if is_monitor(folder):
             why = not_a_measurement(folder)
         elif is_measurement(folder):
-            why = f"{folder} is one measurement; pass the folder that holds it and others"
+            why = f"{folder} is a single measurement; pass its parent folder"
         raise MeasurementError("; ".join([why, *skipped]))
     analyses = [analysis_of(group) for group in _groups(entries)]
     analyses.sort(key=lambda one: -one.entries[-1].start)
@@ -141,7 +147,7 @@ def history(folder: str | PathLike[str]) -> History:
 
 
 def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """Runs in a folder, oldest first, and what was skipped; a run that lies there twice is used once."""
+    """Load the runs in a folder, oldest first, and list skipped folders. Copies of a run are marked as not used."""
     entries: dict[str, Entry] = {}
     skipped: list[str] = []
     runs = list_runs(folder)
@@ -157,12 +163,15 @@ def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
         entries[entry.name] = replace(entry, reason=f"it is the same run as {same}") if same else entry
     known = {run.path for run in runs}
     others = (path for path in sorted(folder.iterdir()) if path.is_dir() and path not in known)
-    skipped += [f"{path.name}: it is no measurement" for path in others if not path.name.startswith(".")]
+    skipped += [f"{path.name}: not a measurement" for path in others if not path.name.startswith(".")]
     return list(entries.values()), skipped
 
 
 def _groups(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
-    """Runs by processor and datasets; a run whose datasets are unknown joins the only ones of its processor."""
+    """Group runs by processor and datasets.
+
+    A run with unknown datasets is added to its processor's group, provided there is only one such group.
+    """
     groups: dict[Any, list[Entry]] = defaultdict(list)
     for entry in entries:
         found = {one.datasets for one in entries if one.datasets and one.processors == entry.processors}
@@ -178,9 +187,9 @@ def _sheets(found: History, bars: str, everything: bool) -> Iterator[Sheet]:
     for one in found.analyses:
         several, first, last = len(one.used) >= 3, one.entries[0].when, one.entries[-1].when
         lead = f"{one.counts[0]} {f'from {first} to {last}' if first != last else f'of {first}'}{one.counts[1]}"
-        # what the latest runs show comes first
+        # latest changes first
         marks = [
-            f"From {mark.entry.name} on ({mark.entry.when}): {mark.text}. {mark.why}" for mark in reversed(one.marks)
+            f"Since {mark.entry.name} ({mark.entry.when}): {mark.text}. {mark.why}" for mark in reversed(one.marks)
         ]
         yield Sheet(title=one.title, lead=[lead], items=marks, notes=[one.remark] * several)
         if several:
@@ -190,7 +199,7 @@ def _sheets(found: History, bars: str, everything: bool) -> Iterator[Sheet]:
         if facts:
             yield Sheet(
                 title="versions, settings and machines",
-                columns=columns(None, "run", "changed from the run before"),
+                columns=columns(None, "run", "changed since the previous run"),
                 rows=facts if everything else facts[-8:],
                 total=len(facts),
             )
@@ -202,7 +211,6 @@ def _sheets(found: History, bars: str, everything: bool) -> Iterator[Sheet]:
 
 
 def _bars(one: Analysis, bars: str) -> Sheet:
-    """The latest runs as bars from zero, oldest first; what the last stretch without a change has, and its change."""
     rows: list[tuple[str, str, str, str]] = []
     for label, unit in SERIES.items():
         steps, known, line = one.steps(label), one.known(label)[-LONGEST:], ""
@@ -220,11 +228,10 @@ def _bars(one: Analysis, bars: str) -> Sheet:
 
 
 def _runs(one: Analysis, everything: bool) -> Sheet:
-    """The latest runs with their numbers, or all, the latest last."""
     entries = one.entries if everything else one.entries[-15:]
     marked = {mark.entry.name for mark in one.marks}
     states = ["changed" if each.name in marked else "" if each.used else "not used" for each in entries]
-    # the day of each; of runs of one day the time
+    # show the date of each run, or the time if all runs are from the same day
     part = int(len(entries) > 1 and len({entry.when.split()[0] for entry in entries}) == 1)
     shown, cells = one.table(HEADS)
     name = min(max(len(entry.name) for entry in entries), 18 if any(states) else 22)

@@ -1,4 +1,4 @@
-"""Runs of a history: what each cost, and the runs at which the numbers of an analysis changed, found by ranks."""
+"""Analyses in a history: each run's metrics, and change points found by rank tests."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from roastcoffea.studies.side_by_side import COSTS, EVENTS, SMALL
 from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, alike, counted, moment, number
 
 FALSE_ALARMS: Final = 0.05
-"""Largest probability of a mark in a history without a change, over all numbers that are tested."""
+"""Maximum probability, over all tested metrics, of any false mark in a history without changes."""
 
 
 FEWEST_RUNS: Final = 12
-"""Runs from which a change in their middle can be found: of fewer, no order is as seldom as half of that."""
+"""Minimum number of runs needed to find a change. With fewer runs, even the rarest order is not significant."""
 
 
 def change_points(values: Sequence[float], risk: float = FALSE_ALARMS) -> list[int]:
-    """Places at which values change, in order: 3 if the fourth value is the first after a change.
+    """Find change points. A change point of 3 means that the fourth value is the first value after the change.
 
-    The parts between changes, of two runs at least, are tested again and share the risk.
+    The segments between change points are tested again, and the false-positive rate is divided among them. Each segment
+    has at least two values.
 
     Parameters
     ----------
     values
-        A number of each run, oldest first.
+        One value per run, oldest first.
     risk
-        Largest probability of a mark where nothing changed.
+        Maximum probability of finding a change point if there is none.
     """
     series = np.asarray(values, np.float64)
     places = [0, *sorted(_found(series, 0, risk)), len(series)]
-    for place in range(1, len(places) - 1):  # when a place was found, those beside it were not known
+    for place in range(1, len(places) - 1):  # relocate each change point between its neighbours
         places[place] = places[place - 1] + _best_place(series[places[place - 1] : places[place + 1]])
     return places[1:-1]
 
@@ -60,7 +61,7 @@ def _found(values: Numbers, first: int, risk: float) -> Iterator[int]:
 
 
 def p_value(values: Numbers) -> float:
-    """Share of shuffled orders that look as much like a change."""
+    """Compute the fraction of random orders in which segments differ at least as much as in the given order."""
     ranks = rankdata(values)
     if len(values) < 4 or np.ptp(ranks) == 0:
         return 1.0
@@ -71,23 +72,24 @@ def p_value(values: Numbers) -> float:
 
 
 def _differences(ranks: Numbers) -> Iterator[Numbers]:
-    """Differences of the mean rank of a stretch from that of the others, but for a common factor.
+    """Compute differences in mean rank between a segment and the rest, up to a common factor.
 
-    A row for each order of the ranks, a column for each beginning; stretches of 2 runs come first, then those of 3.
+    For each segment length (2 runs or more), yield an array with a row for each order of the ranks and a column for
+    each start of the segment.
     """
     count = ranks.shape[1]
     sums = np.pad(np.cumsum(ranks - ranks.mean(axis=1, keepdims=True), axis=1), ((0, 0), (1, 0)))
     for length in range(2, count - 1):
         differences = np.abs(sums[:, length:] - sums[:, :-length]) / (length * (count - length)) ** 0.5
-        differences[:, [1, -2]] = 0  # one run alone would be before or after it
+        differences[:, [1, -2]] = 0  # here, only one run is left before or after the segment
         yield differences
 
 
 @lru_cache(maxsize=64)
 def _shuffled(ranks: tuple[float, ...]) -> Numbers:
-    """The largest difference in shuffled orders of these ranks, sorted."""
+    """Compute the largest difference in each of many random orders of the ranks, in ascending order."""
     count = len(ranks)
-    # long histories are shuffled less often, and a million ranks at a time
+    # shuffle long histories less often; to limit memory, shuffle a million ranks at a time
     shuffles, rows = min(max(400_000_000 // count**2, 999), 9999), max(1_000_000 // count, 1)
     random, largest = np.random.default_rng(20260101), []
     for first in range(0, shuffles, rows):
@@ -97,9 +99,9 @@ def _shuffled(ranks: tuple[float, ...]) -> Numbers:
 
 
 def _places(values: Numbers, risk: float) -> list[int]:
-    """Ends of the stretch that differs most from the others, as far as they are clear; else the best single place."""
+    """Find the significant endpoints of the segment that differs most or, if there are none, the best change point."""
     rows = [each[0] for each in _differences(rankdata(values)[None, :])]
-    # of equal ones those at an end, which is one place
+    # in a tie, prefer segments at the start or end of the history, which have only one change point
     _, inside, length, begin = max(
         (round(float(row[at]), 9), -(0 < at < len(row) - 1), length, at)
         for length, row in enumerate(rows, 2)
@@ -116,9 +118,10 @@ def _places(values: Numbers, risk: float) -> list[int]:
 
 
 def _best_place(values: Numbers) -> int:
-    """Place that leaves the least absolute deviations from the medians before and after it, on logarithms.
+    """Find the change point with the smallest deviations from the medians on either side.
 
-    Ranks are no good here: of two parts of different length they favour a place within the longer one.
+    Positive values are compared on a logarithmic scale. Ranks are unsuitable here, because they favour change points
+    within the longer part.
     """
     values = np.log(values) if np.all(values > 0) else values
     deviations = [
@@ -130,13 +133,13 @@ def _best_place(values: Numbers) -> int:
 
 RATE, CPU, BYTES, FAILED = "rate per core", "CPU per event", "bytes per event", "failed attempts"
 SERIES: Final = {RATE: KILOHERTZ, CPU: SECOND, BYTES: BYTE}
-"""Numbers that are followed, with their units; all but bytes scatter from run to run."""
+"""Metrics tracked over time, with their units. All metrics except bytes per event vary randomly from run to run."""
 
 RISK: Final = FALSE_ALARMS / 2
 
 
 class Change(NamedTuple):
-    """A fact that is another than in the run before; "-" where it was not recorded."""
+    """Change in a version, machine, setting or input from the previous run ("-" if not recorded)."""
 
     name: str
     old: str
@@ -150,9 +153,9 @@ class Change(NamedTuple):
 class Entry:
     """A run in a history.
 
-    `name` is that of its folder, `fileset` is equal for equal input and empty where it is not known. `reason` says why
-    it is not used. `values` are the numbers of `SERIES` that are known, `facts` are versions, machines, settings and
-    data.
+    `name` is the name of the run's folder. `fileset` identifies the input files (empty if unknown). `reason` explains
+    why the run is not used (None if it is used). `values` holds the known metrics in `SERIES`. `facts` describes
+    versions, machines, settings and data as text.
     """
 
     id: str
@@ -170,17 +173,15 @@ class Entry:
 
     @property
     def used(self) -> bool:
-        """Whether it can be compared with others."""
         return self.reason is None
 
     @property
     def when(self) -> str:
-        """Local time of its start, to the minute."""
         return moment(self.start)[: len("2026-01-01 00:00")]
 
 
 def entry_of(measurement: Measurement, path: Path) -> Entry:
-    """What a history takes from a measurement; its records are not kept."""
+    """Extract a history entry from a measurement, without keeping its records."""
     run, metrics = measurement.run, measurement.metrics
     values, events, rate = {}, metrics.get(EVENTS), "event_rate_core_khz"
     if events:
@@ -188,7 +189,7 @@ def entry_of(measurement: Measurement, path: Path) -> Entry:
         values |= {label: metrics[name] / events for label, name in COSTS.items() if name in metrics}
     state, reason = _state(measurement)
     if reason is None and not values:
-        reason = f"it has no rate: {metrics.missing.get(rate, 'it has no events')}"
+        reason = f"it has no event rate: {metrics.missing.get(rate, 'it has no events')}"
     table = run.asked if run.asked else run.chunks
     datasets = filter(None, table["dataset"].unique().to_pylist()) if table else metrics.get("per_dataset") or ()
     return Entry(
@@ -208,7 +209,6 @@ def entry_of(measurement: Measurement, path: Path) -> Entry:
 
 
 def _state(measurement: Measurement) -> tuple[str, str | None]:
-    """How a run ended, and why it is not used."""
     run = measurement.run
     if run.ended_early:
         error = shortened(run.error or "no error was recorded")
@@ -220,7 +220,7 @@ def _state(measurement: Measurement) -> tuple[str, str | None]:
     if not missing.complete:
         return "incomplete", f"it is incomplete: {missing.what}"
     if run.reported is None and not run.calls and not run.tasks:
-        return "nothing was run", "no Runner was called in it"
+        return "nothing was run", "it contains no Runner call"
     return "complete", None
 
 
@@ -228,20 +228,19 @@ def _state(measurement: Measurement) -> tuple[str, str | None]:
 
 
 def changes(before: Entry, after: Entry) -> list[Change]:
-    """Facts that differ between two runs."""
     names = dict.fromkeys([*before.facts, *after.facts])
     both = ((name, before.facts.get(name, "-"), after.facts.get(name, "-")) for name in names)
     return [Change(*each) for each in both if each[1] != each[2]]
 
 
 def noisy_facts(steps: Sequence[Sequence[Change]]) -> set[str]:
-    """Facts that change so often from run to run that they tell nothing, such as the hosts of a batch system."""
+    """Names of facts that change too often to explain a change in a metric, such as the hosts of batch jobs."""
     times = Counter(change.name for step in steps for change in step)
     return {name for name, often in times.items() if often > max(len(steps) / 3, 1)}
 
 
 class Step(NamedTuple):
-    """Relative change of a number at a run, by the medians of the runs before and after it."""
+    """Relative change in a metric, computed from medians. `before` and `after` are the numbers of runs used."""
 
     label: str
     relative: float
@@ -250,7 +249,6 @@ class Step(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The change, with its sign."""
         return signed(FRACTION, self.relative)
 
     def __str__(self) -> str:
@@ -259,10 +257,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A run at which numbers changed.
+    """The first run after a change in one or more metrics.
 
-    `place` is that of the run among those that are used. `facts` changed at that run, without those that change all the
-    time; `why` is a sentence with them, or with those of the runs beside it.
+    `place` is the run's index in `Analysis.used`. `facts` lists the versions, machines, settings and inputs that
+    changed in this run, except for those that change often. `why` describes what changed in this run or, if nothing
+    did, in the runs before and after it.
     """
 
     place: int
@@ -273,15 +272,15 @@ class Mark:
 
     @property
     def text(self) -> str:
-        """Numbers that changed, by how much."""
         return ", ".join(map(str, self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """Runs of one processor on the same datasets, oldest first.
+    """Runs of a processor over the same datasets, oldest first.
 
-    `changed` are facts that differ from the run before, by the name of the run; those that often change only at marks.
+    `changed` maps run names to the differences from the previous run: versions, machines, settings and inputs. Facts
+    that change often are included only for marked runs.
     """
 
     processors: tuple[str, ...]
@@ -292,38 +291,37 @@ class Analysis:
 
     @property
     def title(self) -> str:
-        """Processor and datasets."""
+        """The processor and the datasets."""
         more = f" and {number(len(self.datasets) - 3)} more" if len(self.datasets) > 3 else ""
         where = f" on {', '.join(self.datasets[:3])}{more}" if self.datasets else ""
         return f"{', '.join(self.processors) or 'unknown processor'}{where}"
 
     @property
     def used(self) -> list[Entry]:
-        """Runs that can be compared."""
+        """Runs used to find changes."""
         return [entry for entry in self.entries if entry.used]
 
     @property
     def counts(self) -> tuple[str, str]:
-        """How many runs there are, and how many of them are not used."""
+        """The number of runs and the number of unused runs, as text."""
         unused = len(self.entries) - len(self.used)
         return counted(len(self.entries), "run"), f", {unused} of them not used" if unused else ""
 
     def known(self, label: str) -> list[tuple[int, float]]:
-        """Values of a number, with the places of their runs among those that are used."""
+        """Index and value of each run in `used` with a known value."""
         return _known(self.used, label)
 
     def steps(self, label: str) -> dict[int, Step]:
-        """Changes of a number, by the places of their runs among those that are used."""
+        """Changes in a metric, keyed by index in `used`."""
         return {mark.place: step for mark in self.marks for step in mark.steps if step.label == label}
 
     def levels(self, label: str) -> list[tuple[int, int, float]]:
-        """Stretches without a change of a number: first and last place, and the median between them."""
+        """First index, last index and median of each segment between changes."""
         edges = [0, *self.steps(label), len(self.used)]
         parts = [[one for one in self.known(label) if low <= one[0] < high] for low, high in pairwise(edges)]
         return [(part[0][0], part[-1][0], median(value for _, value in part)) for part in parts if part]
 
     def table(self, heads: Mapping[str, str]) -> tuple[list[Column], dict[str, list[Cell]]]:
-        """Columns with each number in one unit, and failures if there are some; their cells by the name of a run."""
         shown = [
             Column(heads.get(label, label), alike(unit, [value for _, value in self.known(label)]))
             for label, unit in SERIES.items()
@@ -337,17 +335,17 @@ class Analysis:
 
     @property
     def remark(self) -> str:
-        """How far changes can be told."""
+        """A note on the significance of the marks."""
         few, tested = len(self.used), f"{RATE} or {CPU}"
-        remark = f"If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        remark = f"If nothing changed, the probability of marking {tested} is at most {FRACTION.text(FALSE_ALARMS)}."
         if self.known(BYTES):
-            remark += " Bytes per event have a mark only between runs of the same files."
+            remark += " Bytes per event are compared only between runs over the same files."
         if few < FEWEST_RUNS:
-            return f"A change of {tested} can be told from {FEWEST_RUNS} runs on; this history has {few}. {remark}"
+            return f"Detecting a change in {tested} takes at least {FEWEST_RUNS} runs; this history has {few}. {remark}"
         return remark if self.marks else f"No change was found. {remark}"
 
     def as_dict(self) -> dict[str, Any]:
-        """It in types of standard JSON."""
+        """Return the analysis as a JSON-serialisable dictionary."""
         names = ("id", "name", "start", "state", "values", "failures", "facts")
         return {
             "processors": list(self.processors),
@@ -366,7 +364,6 @@ class Analysis:
 
 
 def analysis_of(entries: Sequence[Entry]) -> Analysis:
-    """Runs of one analysis, with the changes that are found in them."""
     used = [entry for entry in entries if entry.used]
     steps = defaultdict(list)
     for place, step in (*_steps(used, RATE), *_steps(used, CPU), *_certain(used)):
@@ -376,19 +373,19 @@ def analysis_of(entries: Sequence[Entry]) -> Analysis:
     quiet = [[each for each in found if each.name not in noisy] for found in changed]
     marks = []
     for place, found in sorted(steps.items()):
-        # the scatter of runs may move a change point by one
+        # random variation may shift a change point by one run
         beside = {"before": place - 1, "after": place + 1}
         why = [
-            f"Changed one run {word} ({used[other].name}): {'; '.join(map(str, quiet[other]))}."
+            f"Changed in the run {word} ({used[other].name}): {'; '.join(map(str, quiet[other]))}."
             for word, other in beside.items()
             if other < len(used) and quiet[other]
         ]
         if quiet[place]:
-            why = [f"Changed there: {'; '.join(map(str, quiet[place]))}."]
+            why = [f"Changed in this run: {'; '.join(map(str, quiet[place]))}."]
         elif not why and changed[place]:
             names = " and ".join(change.name for change in changed[place])
-            why = [f"Only {names} changed there. That happens often between these runs, so it may not be the reason."]
-        nothing = "No recorded fact changed there: look at the code of the analysis, and at the machines."
+            why = [f"Only {names} changed in this run. This happens often, so it may not be the cause."]
+        nothing = "Nothing recorded changed in this run: check the analysis code and the machines."
         marks.append(Mark(place, used[place], tuple(found), tuple(quiet[place]), " ".join(why) or nothing))
     return Analysis(
         processors=entries[0].processors,
@@ -404,7 +401,6 @@ def _known(used: Sequence[Entry], label: str) -> list[tuple[int, float]]:
 
 
 def _steps(used: Sequence[Entry], label: str) -> Iterator[tuple[int, Step]]:
-    """Change points of a number that scatters, by the places of their runs."""
     known = _known(used, label)
     values = [value for _, value in known]
     places = change_points(values, RISK)
@@ -415,7 +411,7 @@ def _steps(used: Sequence[Entry], label: str) -> Iterator[tuple[int, Step]]:
 
 
 def _certain(used: Sequence[Entry]) -> Iterator[tuple[int, Step]]:
-    """Changes of bytes per event between runs of the same files: repeats do not differ in them."""
+    """Find changes in bytes per event. Runs over the same files should read the same number of bytes."""
     for (before, old), (after, new) in pairwise(_known(used, BYTES)):
         fileset = used[before].fileset
         if fileset and fileset == used[after].fileset and old and abs(new / old - 1) >= SMALL:

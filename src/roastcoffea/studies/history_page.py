@@ -1,4 +1,4 @@
-"""The page of a history: analyses with their changes, a drawing for each number, comparisons before and after."""
+"""HTML page of a history: changes, charts and comparisons for each analysis."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ COLOURS: Final = {
     FAILED: f"var(--rc-{TROUBLE.name})",
 }
 FOOT: Final = 99.5
-"""Height of runs without a value, from the top in percent; values are drawn between 8 and 92."""
+"""Vertical position of runs without a value, in percent from the top. Values are drawn between 8 and 92."""
 
 MOST_PAIRS: Final = 12
-"""Runs of an analysis, the latest, that are compared with the run before."""
+"""Maximum number of runs per analysis to compare with the preceding run. Only the latest are compared."""
 
 Targets = Mapping[str, str]
-"""Where a click on a run leads, by its name."""
 
 
 def drawing(one: Analysis, targets: Targets, of_marks: Targets) -> Markup:
-    """Changes as cards, and the runs in panels.
+    """Render an analysis: cards with its changes, and a chart of the runs for each metric.
 
-    `of_marks` has where the comparison of the runs before and after a change is, by the name of its run.
+    `of_marks` maps run names to anchors. Each anchor links to a comparison of the runs before and after a change.
     """
     cards = [
         {
             "title": f"{mark.text[:1].upper()}{mark.text[1:]}",
-            "when": f"from {mark.entry.name} on ({mark.entry.when})",
+            "when": f"since {mark.entry.name} ({mark.entry.when})",
             "what": mark.why,
             "target": of_marks.get(mark.entry.name, ""),
         }
@@ -75,10 +74,10 @@ def drawing(one: Analysis, targets: Targets, of_marks: Targets) -> Markup:
 def _panel(
     one: Analysis, label: str, values: Mapping[int, float], places: Sequence[int], targets: Targets
 ) -> dict[str, Any]:
-    """A number: its runs, what they are between changes, and the changes; failed attempts are bars from 0."""
+    """Prepare the chart of a metric: runs as dots (failures as bars), changes, and medians between changes."""
     failed, many, high = label == FAILED, len(one.entries), max(values.values())
     low = 0.0 if failed else min(values.values())
-    # a fifth of the largest apart at least: less would make the scatter look large
+    # span at least a fifth of the largest value, because a smaller span would exaggerate the scatter
     lacking = max(0.2 * abs(high) - (high - low), 0.0) / 2
     low, high = (max(low - lacking, 0.0), high + lacking) if high else (0.0, 1.0)
 
@@ -89,9 +88,9 @@ def _panel(
     levels = [(places[left], places[right] + 1, value) for left, right, value in one.levels(label)]
     now = f"{unit.text(levels[-1][2] if levels else list(values.values())[-1])} in the latest runs"
     if failed:
-        now = f"{number(len(values))} of {number(many)} runs have some, {number(high)} at most"
+        now = f"in {number(len(values))} of {number(many)} runs, at most {number(high)}"
     steps = {places[place]: step for place, step in one.steps(label).items()}
-    changes = ", ".join(f"{step} from {one.entries[at].name} on" for at, step in steps.items())
+    changes = ", ".join(f"{step} since {one.entries[at].name}" for at, step in steps.items())
     dots = []
     for at in values if failed else range(many):
         entry, y = one.entries[at], height(values[at]) if at in values else str(FOOT)
@@ -119,14 +118,14 @@ def _panel(
 
 
 def page_of(folder: Path, analyses: Sequence[Analysis], skipped: Sequence[str], place: Path) -> str:
-    """The page of a history, as it stands in a folder, from which links to pages of runs begin."""
+    """Render the history page. Links to run pages are relative to the folder `place`."""
     drawn: dict[str, Markup] = {}
     sections: list[Sheet] = []
     details: list[Sheet] = []
     failed: list[str] = []
 
     def anchor(before: Sequence[Entry], after: Sequence[Entry]) -> str:
-        """Where runs before and after are compared in the page; empty where they cannot be."""
+        """Add a comparison between two groups of runs, and return its anchor (empty if the comparison failed)."""
         names = [
             group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}" for group in (before, after)
         ]
@@ -136,14 +135,14 @@ def page_of(folder: Path, analyses: Sequence[Analysis], skipped: Sequence[str], 
         except (ComparisonError, MeasurementError) as error:
             failed.append(f"{names[1]} against {names[0]}: {error}")
             return ""
-        # screen readers tell tables of equal titles apart by what their rows are
+        # with `things`, screen readers can distinguish tables with the same title
         parts = [replace(sheet, things=f"rows of {title}") for sheet in sheets]
         details.append(Sheet(title=f"{title}: {names[1]} against {names[0]}", parts=parts))
         return f"#{fold_anchor(details[-1].title)}"
 
     titles = Counter(one.title for one in analyses)
     for at, one in enumerate(analyses):
-        # up to ten runs before a change, back to the one before it, and after it
+        # compare up to ten runs on either side of a change, but stop at the adjacent changes
         places = [0, *(mark.place for mark in one.marks), len(one.used)]
         of_marks = {
             one.used[here].name: anchor(one.used[low:here][-10:], one.used[here:high][:10])
@@ -159,7 +158,7 @@ def page_of(folder: Path, analyses: Sequence[Analysis], skipped: Sequence[str], 
         pictures, parts = [Picture(f"history-{at}")], [_runs(one, title, targets)]
         sections.append(Sheet(title=title, lead=["".join(one.counts)], pictures=pictures, parts=parts))
     if skipped:
-        lead = ["Folders without a measurement that can be read."]
+        lead = ["Folders without a readable measurement."]
         sections.append(Sheet(title="skipped", lead=lead, items=skipped))
     if failed:
         details.append(Sheet(title="not compared", items=failed))
@@ -171,7 +170,6 @@ def page_of(folder: Path, analyses: Sequence[Analysis], skipped: Sequence[str], 
 
 
 def _own_pages(one: Analysis, place: Path) -> dict[str, str]:
-    """Pages of the runs themselves, in or beside their folders, or beside this page, by the names of runs."""
     found: dict[str, str] = {}
     for entry in one.entries:
         for path in (entry.path / PAGE_FILE, entry.path.parent / f"{entry.name}.html", place / f"{entry.name}.html"):
@@ -182,7 +180,6 @@ def _own_pages(one: Analysis, place: Path) -> dict[str, str]:
 
 
 def _runs(one: Analysis, title: str, targets: Targets) -> Sheet:
-    """All runs, the latest first: numbers, what changed, and why one is not used."""
     shown, cells = one.table({})
     words = {mark.entry.name: mark.text for mark in one.marks}
     rows: list[Sequence[Cell]] = []
@@ -190,5 +187,5 @@ def _runs(one: Analysis, title: str, targets: Targets) -> Sheet:
         name, facts = entry.name, "; ".join(map(str, one.changed.get(entry.name, ())))
         word = words.get(name, "") if entry.used else f"not used: {entry.reason}"
         rows.append((Link(name, targets.get(name, "")), entry.when, *cells[name], word, facts))
-    heads = columns(None, "run", "started") + shown + columns(None, "remark", "changed since the run before")
+    heads = columns(None, "run", "started") + shown + columns(None, "remark", "changed since the previous run")
     return Sheet(title="runs", columns=heads, rows=rows, things=f"runs of {title}")

@@ -1,8 +1,11 @@
-"""Sources of studies, and measurements of independent jobs made into one, as if one collector had watched them all."""
+"""Loading measurements for studies, and merging independent jobs into one measurement."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import MeasurementError, MissingMeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import facts
 from roastcoffea.metrics.facts import on_host
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run
-from roastcoffea.storage.document import RECORDS, TABLES
-from roastcoffea.storage.store import is_measurement, paths_in
+from roastcoffea.storage.document import RECORDS, RUN_FILE, TABLES
+from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement, paths_in
 from roastcoffea.units import counted
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ Source: TypeAlias = "Measurement | MetricsCollector | Run | str | PathLike[str]"
 
 
 def measurement_of(source: Source) -> Measurement:
-    """Measurement from any of the sources."""
     if isinstance(source, str | PathLike):
         return load(source)
     found = getattr(source, "measurement", source)
@@ -44,7 +46,7 @@ def measurement_of(source: Source) -> Measurement:
 
 
 def name_of(source: Source) -> str:
-    """Name of the run: that of its folder, otherwise its own, otherwise its processor's with a part of its identity."""
+    """Return the name of the run's folder, the run's own name, or its processor and part of its ID."""
     if isinstance(source, str | PathLike):
         return Path(source).resolve().name
     run = measurement_of(source).run
@@ -54,81 +56,112 @@ def name_of(source: Source) -> str:
 NOT_OF_SEVERAL: Final = {
     "coffea_report": "each of the merged runs has its own",
     "custom_metrics": "each of the merged runs has its own",
-    "scheduler_clock_offset": "the merged runs had schedulers of their own",
+    "scheduler_clock_offset": "each of the merged runs had its own scheduler",
     "sampling_interval": "the merged runs were sampled at different intervals",
 }
-"""Fields that independent runs do not share, with the reason."""
+"""Fields missing from merged runs, with the reasons."""
 
 
 def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measurement:
-    """Merge measurements of independent jobs into one.
+    """Merge measurements from independent jobs into one.
 
-    Chunks, workers and Runner calls of all jobs are put side by side, at the times that each job recorded on its own
-    host's clock; the elapsed time is that in which at least one job ran. Sums are those of the jobs. Idle time is
-    explained within each job, as no worker of one could take over chunks of another.
+    Chunks, workers and Runner calls from all jobs are combined. Each job's times come from its own host's clock. The
+    elapsed time is the time during which at least one job was running. Totals are sums over all jobs. Idle time is
+    explained within each job, because workers cannot take over chunks from another job.
 
     Parameters
     ----------
     *sources
-        Measurements, collectors or paths, or sequences of these. A folder that holds measurements stands for all of
-        them.
+        Measurements, collectors, paths, or sequences of these. A folder stands for all measurements in the folder.
     name
-        Name of the merged measurement; without one, the name that all have in common.
+        Name of the merged measurement. The default is the name that all sources share, if any.
 
     Raises
     ------
     MeasurementError
-        If there is nothing to merge, a measurement cannot be read, one was given twice, or they cannot be merged: runs
-        with a Dask scheduler and runs without, and numbers that another program computed.
+        If there is nothing to merge, if a measurement cannot be read or was passed twice, if only some of the runs had
+        a Dask scheduler, or if a run contains only numbers computed by another program.
 
     Examples
     --------
     >>> campaign = merge("jobs")  # doctest: +SKIP
     >>> campaign.save("roastcoffea-runs", "campaign")  # doctest: +SKIP
     """
-    # reading waits for storage: threads let others read meanwhile
+    # loading is I/O-bound, so threads make it faster
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(measurement_of, chain.from_iterable(map(_each, sources))))
     if not found:
-        raise MeasurementError("there is nothing to merge; give measurements, or a folder that holds some")
+        raise MeasurementError("there is nothing to merge; pass measurements or a folder of them")
     if len(found) == 1 and name is None:
         return found[0]
     return Measurement(merged_run([each.run for each in found], name))
 
 
-def measurement_at(path: str | PathLike[str]) -> Measurement:
-    """Measurement at a path; for a folder with the jobs of one campaign, all of them merged.
+def measurement_at(path: str | PathLike[str], found_there: Sequence[Path] = ()) -> Measurement:
+    """Load the measurement at a path. If the path is a folder of jobs from one campaign, merge the jobs.
+
+    Pass `found_there` if the measurement folders are already known.
 
     Raises
     ------
     MeasurementError
-        If there is none, it cannot be read, or the folder holds runs that are not jobs of one campaign: they ran
-        different processors, or processed the same files.
+        If there is no readable measurement, or if there are several runs that are not jobs of one campaign, because
+        they ran different processors or processed the same files.
     """
-    found = merge(path)
+    paths = found_there or paths_of(path)
+    found = merge(paths)
+    found.path = found.path or Path(path)
     calls = found.run.calls
     filesets = [call.fileset for call in calls if call.fileset is not None]
-    if found.run.merged and (len({call.processor for call in calls}) > 1 or len(set(filesets)) < len(filesets)):
+    if len(paths) > 1 and (len({call.processor for call in calls}) > 1 or len(set(filesets)) < len(filesets)):
         raise MeasurementError(
-            f"{path} holds {len(found.run.merged)} runs that are not jobs of one campaign: they ran different "
-            f"processors, or processed the same files; give one of them (roastcoffea list {path} shows them), or merge "
-            "those that are"
+            f"{path} matches {len(paths)} runs that are not jobs of one campaign: they ran different processors or "
+            f"processed the same files; pass one of them, such as {shlex.quote(str(paths[-1]))}"
         )
     return found
 
 
+def paths_of(given: str | PathLike[str], folder: Path | None = None) -> list[Path]:
+    """Find the measurement folders for a path, pattern or name.
+
+    A folder stands for all measurements in the folder (repeats, or jobs of one campaign). A name also matches numbered
+    measurements, such as name-1 and name-2. Names are first tried as paths, and then looked up in `folder`.
+    """
+    path = Path(given)
+    if is_measurement(path):
+        return [path]
+    if path.is_file():
+        if path.name != RUN_FILE:
+            raise MissingMeasurementError(f"{given} is a file; pass a measurement folder")
+        return [path.parent]
+    if path.is_dir() and (found := [stored.path for stored in list_runs(path)]):
+        return found
+    for place in map(str, [path] if folder is None else [path, folder / path]):
+        # Path.glob does not accept absolute patterns
+        named, longer = glob.glob(place), glob.glob(f"{glob.escape(place)}*")  # noqa: PTH207
+        repeats = [one for one in longer if re.fullmatch(r"[-_. ]\d+", one.removeprefix(place))]
+        for names in (named, repeats):
+            if found := [one for one in map(Path, sorted(names)) if is_measurement(one)]:
+                return found
+    if is_monitor(path):
+        raise MissingMeasurementError(not_a_measurement(path))
+    if path.is_dir():
+        raise MissingMeasurementError(f"{given} contains no measurement; pass a measurement or a folder of them")
+    raise MissingMeasurementError(f"no measurement found at {given}, and none matching it; see roastcoffea list")
+
+
 def are_jobs(runs: Sequence[Run]) -> bool:
-    """Whether several runs are jobs of one campaign: of one processor, and each with files of its own."""
+    """Return whether runs are jobs of one campaign, i.e. ran the same processor on different files."""
     calls = [call for run in runs for call in run.calls]
     filesets = {call.fileset for call in calls} - {None}
     return len(runs) > 1 and len(filesets) == len(calls) and len({call.processor for call in calls}) == 1
 
 
 def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
-    """What was given, one by one; for a folder of measurements those in it."""
+    """Flatten sequences of sources, and expand folders into their measurements."""
     if isinstance(source, str | PathLike):
         path = Path(source)
-        # loading a folder without measurements says what is wrong
+        # yield an empty folder, because trying to load it raises the right error
         yield from [path] if not path.is_dir() or is_measurement(path) else paths_in(path) or [path]
     elif isinstance(source, Iterable):
         for one in source:
@@ -138,20 +171,19 @@ def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
 
 
 def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
-    """One run that holds all that was seen of several."""
     _check(runs)
     runs = sorted(runs, key=lambda run: run.start)
     worked = [run for run in runs if run.calls or run.chunks or run.tasks]
     if 0 < len(worked) < len(runs):
         found, empty = merged_run(worked, name), len(runs) - len(worked)
-        left_out = f"{counted(empty, 'run')} in which nothing ran {'was' if empty == 1 else 'were'} left out"
+        left_out = f"{counted(empty, 'empty run')} {'was' if empty == 1 else 'were'} left out"
         return replace(found, problems=(*found.problems, left_out))
     renamed = [*_with_workers_of_their_own(runs)]
     failed = [run for run in runs if run.ended_early]
     own: dict[str, Any] = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
     tables: dict[str, Any] = {name: _table([getattr(run, name) for run in renamed]) for name in RECORDS}
     return Run(
-        # equal for the same runs
+        # merging the same runs always results in the same ID
         id=hashlib.sha256(" ".join(sorted(_ids(runs))).encode()).hexdigest()[:32],
         name=name or _common(run.name for run in runs),
         start=runs[0].start,
@@ -167,7 +199,7 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
         absent=dict(_absent(runs, {name for name, value in own.items() if value is None})),
         problems=tuple(_problems(runs)),
         span_metrics=_sum(run.span_metrics for run in runs),
-        # no two have the name of a worker in common
+        # `renamed` has unique worker names
         span_metrics_per_worker=_sum(run.span_metrics_per_worker for run in renamed),
         shared=all(run.shared for run in runs),
         **own,
@@ -178,18 +210,22 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
 def _check(runs: Sequence[Run]) -> None:
     twice = [run for run, times in Counter(_ids(runs)).items() if times > 1]
     if twice:
-        raise MeasurementError(f"run {twice[0]} was given more than once: its chunks would count twice; give it once")
+        raise MeasurementError(
+            f"run {twice[0]} was passed more than once, so its chunks would be counted twice; pass it once"
+        )
     for run in runs:
         if run.reported is not None:
-            known = f"{run.name or run.id} has numbers of {run.reported_by} and no records"
+            known = f"{run.name or run.id} has only numbers from {run.reported_by} and no records"
             raise MeasurementError(f"{known}: it cannot be merged; leave it out")
     if len({run.tasks is None for run in runs}) > 1:
         name = next(run.name or run.id for run in runs if run.tasks is None)
-        raise MeasurementError(f"runs with a scheduler and without ({name}) cannot be merged; merge each kind alone")
+        raise MeasurementError(
+            f"runs with and without a scheduler ({name}) cannot be merged; merge each kind separately"
+        )
 
 
 def _ids(runs: Iterable[Run]) -> Iterator[str]:
-    """Identities of runs, of merged ones those of what they were merged from."""
+    """Yield the IDs of the runs. For merged runs, yield the IDs of the original runs."""
     for run in runs:
         yield from [part.id for part in run.merged] or [run.id]
 
@@ -200,13 +236,12 @@ def _part(run: Run) -> MergedRun:
 
 
 def _common(values: Iterable[Any]) -> Any:
-    """The value that all have; None where they differ."""
     first, *others = values
     return first if all(other == first for other in others) else None
 
 
 def _with_workers_of_their_own(runs: Sequence[Run]) -> Iterator[Run]:
-    """The same runs, in which no two have the name of a worker, or the number of an attempt, in common."""
+    """Make worker names and attempt numbers unique across the runs."""
     taken: set[str] = set()
     last = 0
     for number, run in enumerate(runs, 1):
@@ -227,7 +262,6 @@ def _with_workers_of_their_own(runs: Sequence[Run]) -> Iterator[Run]:
 
 
 def _own(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> pa.Table:
-    """A table of the run, with names and numbers that no other run has."""
     here = run.environment.client_host
     for place, name in enumerate(table.column_names):
         column = table[name]
@@ -244,20 +278,19 @@ def _own(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> pa.T
 
 
 def _mapped(column: pa.ChunkedArray, change: Callable[[str], str | None]) -> pa.Array:
-    """Texts with a change of each different one; null stays."""
+    """Apply a function to each distinct string in a column. Nulls remain null."""
     known = column.combine_chunks().dictionary_encode()
     return pa.array(map(change, known.dictionary.to_pylist()), pa.string()).take(known.indices)
 
 
 def _table(recorded: Sequence[pa.Table | None]) -> pa.Table | None:
-    """Rows of all runs that recorded a table."""
     tables = [table for table in recorded if table is not None]
     filled = list(filter(len, tables)) or tables[:1]
     return pa.concat_tables(filled, promote_options="default").combine_chunks() if filled else None
 
 
 def _sum(amounts: Iterable[Mapping[Any, Any] | None]) -> dict[Any, Any] | None:
-    """Sums by key; None where one of the runs has none."""
+    """Sum amounts by key, or return None if any run lacks the amounts."""
     found: dict[Any, Any] = {}
     for each in amounts:
         if each is None:
@@ -267,7 +300,7 @@ def _sum(amounts: Iterable[Mapping[Any, Any] | None]) -> dict[Any, Any] | None:
 
 
 def _environment(environments: Sequence[Environment]) -> Environment:
-    """Versions and hosts of all; a package with several versions has them all."""
+    """Combine the versions and hosts of all runs. If versions of a package differ, list all of them."""
     packages = dict.fromkeys(name for each in environments for name in each.versions)
     versions = {
         name: ", ".join(dict.fromkeys(each.versions[name] for each in environments if name in each.versions))
@@ -276,7 +309,7 @@ def _environment(environments: Sequence[Environment]) -> Environment:
     hosts: dict[str, Host] = {}
     for host in (host for each in environments for host in each.hosts):
         known = hosts.setdefault(host.name, host)
-        # what two jobs could use of a host together is not known where they could use different parts
+        # unknown if jobs disagree, because each job may use a different part of the host
         other = {name: None for name, value in asdict(known).items() if value != getattr(host, name)}
         hosts[host.name] = replace(known, **other)  # type: ignore[arg-type]
     client = _common(each.client_host for each in environments)
@@ -284,7 +317,7 @@ def _environment(environments: Sequence[Environment]) -> Environment:
 
 
 def _absent(runs: Sequence[Run], differing: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Why fields are missing: as a run without them tells."""
+    """Yield the missing fields, each with the reason given by a run that lacks the field."""
     yield from ((name, reason) for name, reason in NOT_OF_SEVERAL.items() if name in differing)
     for name in dict.fromkeys([*TABLES, *(name for run in runs for name in run.absent)]):
         lacking = [run for run in runs if name in run.absent or (name in TABLES and getattr(run, name) is None)]
@@ -294,6 +327,5 @@ def _absent(runs: Sequence[Run], differing: Collection[str]) -> Iterator[tuple[s
 
 
 def _problems(runs: Sequence[Run]) -> Iterator[str]:
-    """Problems of all runs, each once, with how many runs have it."""
     for problem, times in Counter(problem for run in runs for problem in dict.fromkeys(run.problems)).items():
         yield problem if times == len(runs) else f"{problem} (in {times} of {len(runs)} runs)"

@@ -1,8 +1,7 @@
-"""What is compared: a measurement or its repeats, their numbers, both ledgers, and what they were made on."""
+"""Input for comparisons: runs and repeats, with their metrics, ledgers and environment."""
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import warnings
@@ -26,13 +25,13 @@ from roastcoffea.metrics import CATALOGUE, phases
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
+from roastcoffea.metrics.profile import Place, UserLine
 from roastcoffea.metrics.statistics import Numbers, moments
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.chunks import PHASES
 from roastcoffea.records.run import Run
 from roastcoffea.report.summary import title_of
-from roastcoffea.storage.store import is_measurement, list_runs
-from roastcoffea.studies.merging import are_jobs, measurement_of, merged_run
+from roastcoffea.studies.merging import are_jobs, measurement_of, merged_run, paths_of
 from roastcoffea.units import (
     BYTE,
     FRACTION,
@@ -53,16 +52,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 IN_PROCESS: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES if phase.in_process))
-"""Classes of the time ledger that are spent in process()."""
+
+CPU: Final = (phases.COMPUTE, phases.DECOMPRESS, phases.INTERPRET)
+"""Classes that count as CPU time in process()."""
 
 OF_LOAD: Final = ("contention", "interpreter lock")
-"""Classes that come from others on the same cores or in the same process: no chunk size brings them."""
+"""Waiting caused by other work on the same cores or in the same process. It does not depend on the chunk size."""
 
 SPLIT: Final = tuple(name for name in IN_PROCESS if name not in OF_LOAD)
 
 
 class Fixed(NamedTuple):
-    """Seconds that the chunks of two runs took whatever their size, before and after, and those of one chunk."""
+    """Fixed cost of chunks in seconds: the totals of both runs, and the cost of a single chunk."""
 
     before: float
     after: float
@@ -70,7 +71,7 @@ class Fixed(NamedTuple):
 
 
 def sizes_of(chunks: pa.Table | None) -> pd.DataFrame | None:
-    """Events and bytes of the chunks that counted, with seconds of SPLIT; NaN where unknown."""
+    """Tabulate the events, bytes and seconds (by SPLIT class) of each counted chunk. Unknown values are NaN."""
     import pandas as pd
 
     if chunks is None or chunks["dataset"].null_count:
@@ -82,10 +83,10 @@ def sizes_of(chunks: pa.Table | None) -> pd.DataFrame | None:
 
 
 def fixed_costs(name: str, trait: str, before: pd.DataFrame | None, after: pd.DataFrame | None) -> Fixed | None:
-    """What the chunks of two runs cost in a class whatever their size.
+    """Fit the fixed cost per chunk in a class to the chunks of two runs.
 
-    One law is drawn through the chunks of both runs of a dataset: fixed seconds per chunk, and seconds per event (or
-    a byte). None where no dataset has chunks of other sizes, or the fixed cost cannot be told apart from noise.
+    For each dataset, fit a line to the chunks of both runs: the fixed cost is the intercept, and the cost per event (or
+    byte) is the slope. Return None if no dataset has chunks of different sizes, or if no fixed cost is significant.
     """
     import pandas as pd
     from scipy.stats import linregress
@@ -97,7 +98,7 @@ def fixed_costs(name: str, trait: str, before: pd.DataFrame | None, after: pd.Da
         sizes, seconds = rows[trait].to_numpy(), rows[name].to_numpy()
         if len(rows) >= 4 and sizes.std() > 0.1 * sizes.mean():
             law = linregress(sizes, seconds)
-            # an event takes no time back
+            # an event cannot cost negative time
             each = min(float(law.intercept), float(seconds.mean()))
             if each > 2 * law.intercept_stderr:
                 fixed += each * np.bincount(rows["side"], minlength=2)
@@ -110,18 +111,34 @@ OF_BRANCHES: Final = {
     for phase in phases.PHASES
     if phase.column in {column.name for column in BRANCH_COLUMNS}
 }
-"""Classes of the time ledger whose seconds are known by branch."""
+"""Maps each time-ledger class recorded per branch to its column."""
+
+
+Function = tuple[str, str]
+"""Names of a user function and its file. Line numbers are omitted because they would change with the code."""
+
+
+class Promise(NamedTuple):
+    """Thread seconds that a finding promises to save, in time-ledger classes or in a function."""
+
+    what: str
+    """The finding's headline, followed by the function, if any."""
+    seconds: float
+    at_most: bool
+    classes: tuple[str, ...]
+    function: Function | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a comparison takes from one run; the records themselves are not kept.
+    """The data needed to compare a run, without its records.
 
-    `facts` are what the run was made on and with, in words. `time` are thread seconds by class, empty without a time
-    ledger. `incomplete` is what the ledgers lack, `lacks` what its result lacks, None where nothing is missing or that
-    is not known. `core_wait_share` is the time in which chunks waited for a core beside their duration. `branches` has
-    requested bytes and thread seconds by class of each branch, `hosts` events, bytes, chunks and thread seconds by
-    class of each host.
+    `facts` describes versions, machines, settings and data as text. `time` holds thread seconds by class. It is empty
+    if there is no time ledger. `incomplete` lists what is missing from the ledgers, and `lacks` describes what is
+    missing from the result (None if nothing is known to be missing). `core_wait_share` is the fraction of chunk time
+    spent waiting for a core. `branches` holds the bytes requested and the thread seconds by class for each branch.
+    `hosts` holds the numbers of events, bytes and chunks, and the thread seconds by class, for each host. `functions`
+    holds the CPU seconds of user functions (None if there is no profile).
     """
 
     id: str
@@ -142,29 +159,32 @@ class Observation:
     lacks: str | None = None
     core_wait_share: float | None = None
     sizes: pd.DataFrame | None = None
+    functions: Mapping[Function, float] | None = None
+    promises: tuple[Promise, ...] = ()
 
     @property
     def thread_seconds(self) -> float:
-        """Worker threads x time."""
         return sum(self.time.values())
 
     @property
     def wall_seconds(self) -> float:
-        """Wall time."""
         return self.metrics["elapsed_time_seconds"]
 
 
 Runs = Sequence[Observation]
 
 
-def observed(measurement: Measurement, name: str | None = None) -> Observation:
-    """What a comparison takes from a measurement."""
+def observed(measurement: Measurement, name: str | None = None, *, promising: bool = False) -> Observation:
+    """Extract an observation from a measurement.
+
+    Promised savings are included only if `promising` is true, because they have to be computed in replays.
+    """
     run, metrics = measurement.run, measurement.metrics
-    # attempts of chunks that counted; None where they were not recorded
+    # None if the chunks were not recorded
     chunks = None if run.chunks is None or "chunks" in run.absent else counted_chunks(run.chunks)
     wall, waited = _values(chunks, "wall_seconds"), _values(chunks, "core_wait_seconds")
     time, read = measurement.time_ledger, measurement.byte_ledger
-    # the others are not asked for: the verdict among them takes replays of the run
+    # do not evaluate other metrics, because the verdict would need replays
     plain = [name for name, unit in metrics.unit.items() if unit not in (STRUCTURE, WORD)]
     values = {name: metrics[name] for name in plain if name in metrics}
     lacks = None
@@ -196,18 +216,65 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
             for reason in one.certificate.reasons
         ),
         lacks=lacks,
+        functions=_functions(_user_lines(measurement), 0 if chunks is None else len(chunks)),
+        promises=tuple(_promises(measurement)) if promising else (),
     )
 
 
+def _user_lines(measurement: Measurement) -> Sequence[UserLine]:
+    with suppress(NotMeasuredError):
+        found: Sequence[UserLine] = measurement.metrics.evaluator.value("user_lines")
+        return found
+    return ()
+
+
+def _outer(place: Place) -> Place:
+    """Return the place, with any comprehension or lambda replaced by the function that contains it."""
+    return place._replace(function=place.function.partition(".<")[0])
+
+
+def _function(place: Place) -> Function:
+    return _outer(place).function, Path(place.file).name
+
+
+def _functions(lines: Sequence[UserLine], chunks: int) -> dict[Function, float] | None:
+    """Sum the CPU seconds of user functions, including their callees. Return None if they are unknown."""
+    found = Counter[Function]()
+    for line in lines:
+        if line.seconds is None:
+            return None
+        found[_function(line.place)] += line.seconds * chunks  # type: ignore[assignment]
+    return dict(found) or None
+
+
+def _promises(measurement: Measurement) -> Iterator[Promise]:
+    """Yield the savings promised by findings. Skip findings with causes outside the run."""
+    ledger, places = measurement.time_ledger, [line.place for line in _user_lines(measurement)]
+    lines = {str(name): place for place in places for name in (_outer(place), place)}
+    for one in measurement.verdict:
+        if one.seconds and one.taken is not None and not one.of_others:
+            # cap the saving at the wall time saved times the number of threads
+            threads = (ledger.total or 0.0) / one.elapsed
+            place = next((lines[each.name] for each in one.culprits if each.name in lines), None)
+            own = {name: seconds for name, seconds in one.taken.rows.items() if name in ledger}
+            seconds = min(one.taken.freed, one.seconds * threads)
+            if own:
+                share = sum(own.values()) / sum(one.taken.rows.values())
+                yield Promise(one.headline, seconds * share, one.at_most, tuple(own))
+            elif place is not None and one.taken.seconds is not None:
+                # waits that accompany CPU time also depend on other programs
+                of_cpu = min(one.taken.seconds, seconds)
+                yield Promise(f"{one.headline} ({_outer(place).function})", of_cpu, False, CPU, _function(place))
+
+
 def _values(chunks: pa.Table | None, column: str) -> Numbers:
-    """Values of all chunks; none where one lacks it."""
+    """Return a column as an array, or an empty array if any value is missing."""
     if chunks is None or chunks[column].null_count:
         return np.empty(0)
     return np.asarray(chunks[column].to_numpy(), dtype=np.float64)
 
 
 def _branches(branches: pa.Table) -> pd.DataFrame:
-    """Bytes and seconds by name of the branch, over files and datasets; those of unknown size are left out."""
     seconds = {column: name for name, column in OF_BRANCHES.items()}
     columns = ["bytes_payload", "bytes_reread", *seconds]
     sums: pd.DataFrame = branches.select(["branch", *columns]).to_pandas().groupby("branch").sum()
@@ -215,7 +282,6 @@ def _branches(branches: pa.Table) -> pd.DataFrame:
 
 
 def _hosts(chunks: pa.Table | None, ledger: TimeLedger) -> pd.DataFrame | None:
-    """What was done on each host; None where the hosts are unknown."""
     if chunks is None or not len(chunks) or ledger.absent is not None:
         return None
     hosts = [ledger.hosts.get(worker) for worker in chunks["worker"].to_pylist()]
@@ -223,23 +289,22 @@ def _hosts(chunks: pa.Table | None, ledger: TimeLedger) -> pd.DataFrame | None:
         return None
     done: pd.DataFrame = chunks.select(["events", "bytes_payload", "bytes_other"]).to_pandas().fillna(0)
     done["bytes"], done["chunks"] = done["bytes_payload"] + done["bytes_other"], 1
-    # not the sums over chunks: start-up is taken out of the classes
+    # taken from the ledger rather than summed over chunks, because the ledger's classes exclude start-up
     seconds = ledger.by("host").reindex(columns=list(phases.COLUMNS_OF), fill_value=0.0)
     return done.groupby(hosts).sum().join(seconds)
 
 
 def bytes_of_branches(observation: Observation) -> float | None:
-    """Bytes of baskets that were requested, of other files as well; None where that is not known."""
+    """Sum the bytes requested for baskets and from other files, or return None if unknown."""
     payload, reread = (observation.bytes.get(name) for name in (phases.PAYLOAD, phases.REREAD))
     others = observation.bytes.get(phases.OTHER_FILES) or 0
     return None if payload is None or reread is None else float(payload + reread + others)
 
 
-# What a run was made on
+# Facts
 
 
 def facts_of_run(run: Run) -> dict[str, str]:
-    """Versions, machines, processor, settings and data of a run, in words."""
     environment, calls, table = run.environment, run.calls, run.asked or run.chunks
     threads = [] if run.lifetimes is None else run.lifetimes["threads"].drop_null().to_pylist()
     options = dict.fromkeys(name for call in calls for name in call.options)
@@ -262,13 +327,12 @@ def facts_of_run(run: Run) -> dict[str, str]:
 
 
 def _named(values: Iterable[Any]) -> str:
-    """Different values, each once; a long list is cut, and its rest counted."""
+    """Join distinct values. A long list is truncated and ends with the number of values left out."""
     names = list(dict.fromkeys(str(value) for value in values if value is not None))
     return ", ".join(names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"])
 
 
 def _tallied(values: Iterable[Any]) -> str:
-    """Different values with how often each occurs."""
     return _named(f"{times} x {value}" for value, times in sorted(Counter(values).items(), key=str))
 
 
@@ -277,29 +341,29 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """Repeats of one run, under the letter that tables call them by."""
+    """One side of a comparison: the repeats of a run."""
 
     letter: str
     label: str
     runs: tuple[Observation, ...]
     left_out: tuple[str, ...] = ()
-    """What was given and is not compared, with the reason."""
+    """Sources left out of the comparison, each with the reason."""
 
 
 def side_of(letter: str, given: Any, label: str | None = None, folder: Path | None = None) -> Side:
-    """What was given, as repeats of one run.
+    """Load sources as repeats of a run.
 
     Parameters
     ----------
     given
-        A measurement, a collector, a path or pattern, or a sequence of such.
+        A measurement, a collector, a path or pattern, or a sequence of these.
     folder
-        Where a name is looked for that is no path.
+        Folder in which to look up measurements by name.
 
     Raises
     ------
     MeasurementError, ComparisonError
-        If there is nothing to be read, or nothing in it that can be compared.
+        If a source cannot be read, or if there is no comparable run.
     """
     runs: list[Observation] = []
     left_out: list[str] = []
@@ -308,24 +372,24 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
             left_out.append(f"{name or title_of(measurement.run)} {measurement.run.ending}: {measurement.error}")
             continue
         if not measurement.run.calls and not measurement.run.chunks and measurement.run.reported is None:
-            raise ComparisonError(f"{name or title_of(measurement.run)} cannot be compared: no Runner was called in it")
-        run = observed(measurement, name)
+            raise ComparisonError(f"{name or title_of(measurement.run)} cannot be compared: it contains no Runner call")
+        run = observed(measurement, name, promising=letter == LETTERS[0])
         if run.metrics.get("total_events") == 0 or "elapsed_time_seconds" not in run.metrics:
             reason = run.missing.get("elapsed_time_seconds", "it has no events")
-            raise ComparisonError(f"{run.name} cannot be compared: {reason}; give a run that did something")
+            raise ComparisonError(f"{run.name} cannot be compared: {reason}; leave it out")
         runs.append(run)
     if not label:
         label = runs[0].name if len(runs) == 1 else letter
-        if isinstance(given, str | os.PathLike):  # who reads it may not have the folders of an absolute path
+        if isinstance(given, str | os.PathLike):  # an absolute path is meaningless on another machine
             label = Path(given).name if Path(given).is_absolute() else str(given)
     if not runs:
-        reason = "; ".join(left_out) or "nothing was given"
-        raise ComparisonError(f"{label} has no run that can be compared: {reason}")
+        reason = "; ".join(left_out) or "nothing was passed"
+        raise ComparisonError(f"{label} contains no comparable run: {reason}")
     return Side(letter=letter, label=label, runs=tuple(runs), left_out=tuple(left_out))
 
 
 def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
-    """Sides whose labels, and whose runs' names, are told apart: equal ones get when the run began, or its identity."""
+    """Add start times or IDs to labels and run names if these are not unique."""
     labels = _told_apart((side.label, side.runs[0].start, side.letter) for side in sides)
     names = _told_apart((run.name, run.start, run.id) for side in sides for run in side.runs)
     return tuple(
@@ -339,7 +403,7 @@ def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
 
 
 def _told_apart(named: Iterable[tuple[str, float | None, str]]) -> dict[str, str]:
-    """Names by identity, which is added to a name that others have at the same time of start."""
+    """Map IDs to unique names. If a name is not unique, append the start time or, failing that, the ID."""
     known = dict.fromkeys(named)
     times = Counter(end for name, start, _ in known for end in (name, (name, start)))
     found = {}
@@ -350,7 +414,6 @@ def _told_apart(named: Iterable[tuple[str, float | None, str]]) -> dict[str, str
 
 
 def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None, Measurement]]:
-    """Measurements one by one, with the name of their folder where they were loaded."""
     if isinstance(given, str | os.PathLike):
         found = [(path.name, load(path)) for path in paths_of(given, folder)]
         runs = [measurement.run for _, measurement in found]
@@ -362,38 +425,12 @@ def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None,
         yield None, measurement_of(given)
 
 
-def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[Path]:
-    """Folders of measurements that a path, a pattern or a name stands for.
-
-    A folder of measurements stands for all in it, which are repeats or the jobs of one campaign; a name for the
-    measurements of that name with a number behind it, in its folder, else in `folder`.
-    """
-    path = Path(given)
-    if path.is_file() or is_measurement(path):
-        return [path]
-    if path.is_dir():
-        found = [stored.path for stored in list_runs(path)]
-        if not found:
-            raise ComparisonError(f"{given} holds no measurement")
-        return found
-    for place in map(str, [path] if folder is None else [path, folder / path]):
-        # Path.glob takes no pattern that begins with a root
-        names = glob.glob(place) or [  # noqa: PTH207
-            one
-            for one in glob.glob(f"{glob.escape(place)}*")  # noqa: PTH207
-            if re.fullmatch(r"[-_. ]\d+", one.removeprefix(place))
-        ]
-        if found := [one for one in map(Path, sorted(names)) if is_measurement(one)]:
-            return found
-    raise ComparisonError(f"{given} is no measurement, no pattern of some, and no name with repeats")
-
-
 CONFIDENCE: Final = 0.95
 FEWEST: Final = 3
-"""Fewest repeats of each for which Welch's t is trusted."""
+"""Minimum number of repeats per side for Welch's t-test."""
 
 SMALLEST: Final = 0.05
-"""Relative change that is worth to be told: the number of repeats that are needed is never for less."""
+"""Smallest relative change for which to compute the number of repeats needed."""
 
 RUNS: Final = "runs"
 CHUNKS: Final = "chunks"
@@ -406,11 +443,11 @@ EXACT: Final = frozenset(
     | {"total_bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata", "total_bytes_uncompressed"}
     | {"compression_ratio", "read_amplification", "avg_bytes_read_percent", "avg_branches_read_percent"}
 )
-"""Metrics that are the same in each repeat of a run: one run will do to know them."""
+"""Metrics that do not vary between repeats. One run is enough to compare these metrics."""
 
 
 class Spread(NamedTuple):
-    """Median of repeats, and an interval of it; "runs" or "chunks" that it is over, or nothing."""
+    """Median of repeats, with an interval based on "runs" or "chunks" (`over`), if there is an interval."""
 
     values: tuple[float, ...]
     median: float
@@ -420,9 +457,9 @@ class Spread(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """Whether the values after lie "above" or "below" a limit; `side` is None where that cannot be told.
+    """Result of testing whether a change lies "above" or "below" a limit. `side` is None if undecided.
 
-    `low` and `high` bound the relative change (absolute where `relative` was not asked for).
+    `low` and `high` bound the interval of the change. They are relative unless the absolute change was tested.
     """
 
     side: str | None = None
@@ -431,23 +468,25 @@ class Judgement(NamedTuple):
     over: str | None = None
     reason: str | None = None
     needed: int | None = None
-    """Repeats of each that would be needed; None where that is not known, or more would not help."""
+    """Number of repeats needed per side. None if unknown, or if more repeats would not help."""
 
     @property
     def why(self) -> str:
-        """Why it cannot be told, and how many repeats would tell."""
         if not self.needed:
             return str(self.reason)
         if self.over != RUNS:
-            return f"{self.reason}; at least {self.needed} runs of each are needed"
-        return f"{self.reason}; about {self.needed} runs of each would tell, as they scatter"
+            return f"{self.reason}; pass at least {self.needed} runs per side"
+        return f"{self.reason}; about {self.needed} runs per side are needed to detect this change"
 
 
 # Intervals of a median
 
 
 def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENCE) -> Spread:
-    """Median of a metric with its interval, over runs; of one run over its chunks, where they make the metric."""
+    """Compute the median of a metric, with an interval based on repeats.
+
+    For a single run, the interval is based on the chunks, if the metric is computed from chunks.
+    """
     values = tuple(run.metrics[name] for run in runs)
     middle = float(np.median(values))
     if len(values) > 1:
@@ -466,19 +505,18 @@ FROM_WALL: Final = frozenset(
     | {"data_rate_gbps", "data_rate_requested_gbps", "data_rate_payload_gbps"}
 )
 FROM_CPU: Final = frozenset({"total_cpu_time", "avg_cpu_time_per_chunk", "event_rate_cpu_total_khz"})
-"""Metrics that follow from the wall or CPU time which chunks give a run."""
 
 
 def factor_over_chunks(scatter: float, confidence: float) -> float:
-    """Factor from a metric to either end of its interval: 100 at most, as chunks that scatter more cannot be true."""
+    """Compute the factor between a metric and either limit of its interval (capped at 100)."""
     return min(exp(min(float(ndtri((1 + confidence) / 2)) * scatter, 10.0)), 100.0)
 
 
 def scatter_over_chunks(run: Observation, name: str) -> float | None:
-    """Standard deviation of a metric's logarithm, of one run, had it got other chunks of its kind.
+    """Estimate the standard deviation of a metric's logarithm from the spread of the chunks.
 
-    It is None where chunks do not make the metric. What chunks take beyond those that were seen is shared by the
-    threads. How runs differ as a whole is not in it.
+    The result is None if the metric does not depend on chunk times. Additional chunk time is assumed to be spread over
+    all threads. Variation between whole runs is not included.
     """
     if name in FROM_WALL:
         seconds, total, threads = run.chunk_seconds, run.metrics["elapsed_time_seconds"], run.metrics.get("total_cores")
@@ -490,7 +528,7 @@ def scatter_over_chunks(run: Observation, name: str) -> float | None:
     return float(seconds.std()) * sqrt(len(seconds)) / threads / total if known and threads else None
 
 
-# Telling two groups apart
+# Distinguishing two groups
 
 
 def judged(
@@ -502,38 +540,38 @@ def judged(
     exact: bool = False,
     confidence: float = CONFIDENCE,
 ) -> Judgement:
-    """Whether the change from before to after lies above or below a limit, at this confidence (two-sided).
+    """Test whether a change lies above or below a limit, at a two-sided confidence level.
 
     Parameters
     ----------
     limit
-        Of the relative change (0.1 is 10 %), or of the change itself.
+        Limit on the relative change (0.1 is 10 %) or, if `relative` is false, on the absolute change.
     exact
-        Whether repeats cannot differ, so that one value each is enough where indeed they do not.
+        Whether repeats are expected to be identical. If they are, one value per side is enough.
     """
     first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     if relative and np.median(first) == 0 and (np.any(first) or np.any(second)):
-        why = "it was 0 before, so that there is no relative change: give the limit in its unit, without %"
+        why = "it was 0 before, so the relative change is undefined: write the limit in the metric's unit, not in %"
         return Judgement(reason=why)
     if not (np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST)):
         return _tested(first, second, limit, relative, confidence)
     one, other = float(np.median(first)), float(np.median(second))
     change = (other - one) / abs(one) if relative and one else other - one
     side = ABOVE if change > limit else BELOW if change < limit else None
-    return Judgement(side, change, change, reason=None if side else "it lies on the limit")
+    return Judgement(side, change, change, reason=None if side else "it equals the limit")
 
 
 def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confidence: float) -> Judgement:
     ratios = relative and bool(np.all(first > 0) and np.all(second > 0))
     scale = (abs(float(np.median(first))) if relative else 0.0) or 1.0
     old, new = (np.log(first), np.log(second)) if ratios else (first / scale, second / scale)
-    # a relative change is one of the median before, where logarithms cannot be taken
+    # if logarithms are undefined, changes are relative to the first median
     moved = log1p(limit) if ratios else limit
     if min(len(old), len(new)) < 2:
-        return Judgement(reason="how far repeats of a single run differ is not known", needed=FEWEST)
+        return Judgement(reason="the spread of repeats is unknown", needed=FEWEST)
     left_out = ranks_left_out(len(old), len(new), confidence)
     needed = _needed(old, new, moved, confidence, ratios)
-    if left_out:  # of the ordered differences of pairs at either end
+    if left_out:  # leave out this many of the smallest and of the largest pairwise differences
         differences = np.sort(np.subtract.outer(new, old), axis=None)
         bounds = differences[left_out - 1], differences[-left_out]
     elif min(len(old), len(new)) < FEWEST:
@@ -542,23 +580,23 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
         from scipy.stats import ttest_ind
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # one group may have no scatter
+            warnings.simplefilter("ignore", RuntimeWarning)  # all values in a group may be identical
             bounds = ttest_ind(new, old, equal_var=False).confidence_interval(confidence)
     low, high = map(float, bounds)
     least, most = (exp(min(each, 700.0)) - 1 if ratios else each for each in (low, high))  # exp() overflows above 709
     if low <= moved <= high:
-        return Judgement(None, least, most, RUNS, "repeats differ as much", needed)
+        return Judgement(None, least, most, RUNS, "repeats differ just as much", needed)
     return Judgement(ABOVE if low > moved else BELOW, least, most, RUNS)
 
 
 @lru_cache(maxsize=256)
 def ranks_left_out(first: int, second: int, confidence: float) -> int:
-    """Which of the ordered pairwise differences bounds the interval, counted from either end; 0 where none can."""
+    """Find the rank, counted from either end, of the pairwise difference at the interval's limit (0 if none)."""
     pairs = first * second
-    if pairs > 2500:  # the ways to order them are nearly normal
+    if pairs > 2500:  # rank sums are approximately normal
         reach = float(ndtri((1 + confidence) / 2)) * sqrt(pairs * (first + second + 1) / 12)
         return max(int(pairs / 2 - reach), 0)
-    # in how many ways so many runs have these sums of ranks
+    # count the ways to get each rank sum
     ways = np.zeros((first + 1, first * (first + second) + 1))
     ways[0, 0] = 1.0
     for rank in range(first + second):
@@ -568,12 +606,12 @@ def ranks_left_out(first: int, second: int, confidence: float) -> int:
 
 
 def _needed(old: Numbers, new: Numbers, moved: float, confidence: float, ratios: bool) -> int | None:
-    """Repeats of each that tell a change of this size from the limit in 80 % of cases; None where it is over 1000."""
+    """Compute the number of repeats per side needed to detect this change with 80 % power (None if over 1000)."""
     variance = (float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2
     smallest = log1p(SMALLEST) if ratios else SMALLEST * abs(float(np.median(old)))
     distance = max(abs(float(new.mean() - old.mean()) - moved), smallest)
     quantile = float(ndtri((1 + confidence) / 2))
-    # of normally distributed values, with a correction for the variance that is estimated (Guenther 1981)
+    # for normal distributions, with a correction because the variance is estimated (Guenther 1981)
     needed = 2 * (quantile + float(ndtri(0.8))) ** 2 * variance / distance**2 + quantile**2 / 4 if distance else np.inf
     return max(ceil(needed), FEWEST) if needed <= 1000 else None
 
@@ -592,16 +630,16 @@ UNITS: Final[Mapping[Unit, dict[str, float]]] = {
     PERCENT: {"points": 1.0},
     FRACTION: {"points": 0.01},
 }
-"""What may stand behind a number, by the unit of the metric; as a factor to what is stored."""
+"""Maps each metric unit to the units allowed in conditions, with their factors for conversion to the metric unit."""
 
 
 POINTS: Final = {PERCENT: Unit("points", suffixed("points")), FRACTION: Unit("points", suffixed("points", 100))}
-"""Of differences of shares: a change of 5 % would be another thing."""
+"""Units for differences between percentages; a "change of 5 %" would be ambiguous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A change of a metric that is not wanted; `limit` is relative (0.1 is 10 %), or in the metric's unit."""
+    """An unwanted change in a metric. `limit` is a relative change (0.1 is 10 %) or an amount in the metric's unit."""
 
     text: str
     name: str
@@ -613,7 +651,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a condition: "failed" (with evidence), "passed", or "cannot be told"."""
+    """Outcome of a condition: "failed" (the change is significant), "passed" or "cannot be told"."""
 
     condition: Condition
     label: str
@@ -623,25 +661,25 @@ class Outcome:
 
 
 def condition_of(text: str) -> Condition:
-    """Condition that an expression says.
+    """Parse a condition.
 
     Raises
     ------
     ComparisonError
-        If it is malformed, names no metric, or has a unit that is none of the metric's.
+        If `text` is malformed, or if the metric does not exist or cannot be expressed in the unit.
     """
     found = re.fullmatch(
         r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*", text
     )
     if found is None:
-        form = "'NAME < NUMBER', with <, <=, > or >=, and % or a unit behind, such as 'event_rate_core_khz < -10%'"
-        raise ComparisonError(f"{text!r} is no condition: write {form}")
+        form = "'NAME < NUMBER' with <, <=, > or >= and a % or unit, such as 'event_rate_core_khz < -10%'"
+        raise ComparisonError(f"{text!r} is not a condition: write {form}")
     given, sign, amount, unit = found.groups()
     name = CATALOGUE.aliases.get(given, given)
     known = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
     if name not in known:
         raise ComparisonError(
-            f"{unknown('metric', given, [*known, *CATALOGUE.aliases])}; `roastcoffea metrics` has all"
+            f"{unknown('metric', given, [*known, *CATALOGUE.aliases])}; `roastcoffea metrics` lists all"
         )
     relative, own = unit == "%", known[name]
     factors = {"": 1.0, own.symbol: 1.0, **UNITS.get(own, {}), "%": 0.01}
@@ -650,12 +688,12 @@ def condition_of(text: str) -> Condition:
         raise ComparisonError(f"{name} is in {own.symbol}, not in {unit!r}; write %, {possible} or nothing")
     limit = float(amount) * factors[unit]
     if relative and limit <= -1:
-        raise ComparisonError(f"{text!r} asks for a change of {amount} %: nothing can fall that far")
+        raise ComparisonError(f"{text!r} asks for a change of {amount} %, but nothing can fall by 100 % or more")
     return Condition(text=" ".join(text.split()), name=name, sign=sign, limit=limit, relative=relative, unit=own)
 
 
 def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, confidence: float = CONFIDENCE) -> Outcome:
-    """What becomes of a condition on the change from runs before to runs after.
+    """Evaluate a condition on the change between two sets of runs.
 
     Raises
     ------
@@ -665,15 +703,15 @@ def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, conf
     name = condition.name
     for run in (*before, *after):
         if name not in run.metrics:
-            raise ComparisonError(f"{run.name} has no {name}: {run.missing.get(name, 'it is no plain number')}")
+            raise ComparisonError(f"{run.name} has no {name}: {run.missing.get(name, 'it is not a number')}")
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     relative, exact, unit = condition.relative, name in EXACT, condition.unit
     judgement = judged(old, new, condition.limit, relative=relative, exact=exact, confidence=confidence)
     word = FAILED if (judgement.side == ABOVE) == condition.sign.startswith(">") else PASSED
     if judgement.side is None:
-        on_limit = judgement.low is not None and judgement.over is None  # known, and not from repeats that scatter
+        on_limit = judgement.low is not None and judgement.over is None  # the change equals the limit exactly
         word = UNKNOWN if not on_limit else FAILED if condition.sign.endswith("=") else PASSED
-    change = "the change is not known"
+    change = "the change is unknown"
     if judgement.low is not None and judgement.high is not None:
         bounds = (judgement.low, judgement.high)
         low, high = (signed(FRACTION, value) if relative else change_of(unit, value) for value in bounds)
@@ -683,10 +721,9 @@ def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, conf
 
 
 def signed(unit: Unit, value: float) -> str:
-    """Amount with its sign."""
     return f"+{unit.text(value)}" if value > 0 else unit.text(value)
 
 
 def change_of(unit: Unit, value: float) -> str:
-    """Difference of two amounts with its sign; of two shares it is in points."""
+    """Format a difference with an explicit sign. Differences between percentages are in percentage points."""
     return signed(POINTS.get(unit, unit), value)

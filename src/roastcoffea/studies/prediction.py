@@ -1,4 +1,4 @@
-"""Predictions: the wall time a run would have elsewhere, what is assumed, what is unknown, and the accuracy."""
+"""Prediction of the wall time under other conditions: assumptions, calibration and accuracy."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from roastcoffea.replay.fitted_storage import (
 from roastcoffea.replay.stages import Recorded, Stage
 from roastcoffea.units import FRACTION, number
 
-# Replays of whole recorded runs, with what they share: storage, and cores that other programs use as well
+# Replays of whole runs, with shared storage and with cores also used by other programs
 
 
 def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED) -> Replayed:
-    """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
+    """Replay a run's stages one after another, and add the time spent outside the stages."""
     seconds, stretches, uses, busy = zip(*(_replayed(stage, cluster, change) for stage in run.stages), strict=True)
     return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
 
@@ -46,14 +46,15 @@ def _replayed(stage: Stage, cluster: Cluster, change: Scenario) -> Replayed:
 
 
 def own_chunks(stage: Stage, streams: float) -> Chunks | None:
-    """Chunks of a stage as if each had storage of its own, which serves this many streams."""
+    """Correct a stage's chunk times for shared storage that can serve `streams` streams at full rate."""
     return None if stage.chunks is None else with_own_storage(stage.chunks, stage.activity, streams)
 
 
 def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list[Recorded]:
-    """Runs whose chunks compute, and wait for the interpreter, as if each had a core of its own.
+    """Correct the runs' compute times and waits for the GIL to what they would be if each chunk had its own core.
 
-    Without `crowded`, the increase of CPU time on crowded cores is that of the runs with chunks of the same size.
+    `crowded` is the relative increase in CPU time per doubling of the number of jobs on a core. By default, it is
+    fitted to the runs with the same chunk size as the first run.
     """
     if crowded is None:
         alike = [run.stages for run in runs if run.chunksize == runs[0].chunksize]
@@ -71,36 +72,36 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
     for place, stage in enumerate(run.stages):
         chunks, activity = stage.chunks, stage.activity
         if chunks is not None and activity is not None:
-            # first tasks of processes have the usual doublings: their parts are those of usual tasks as well
+            # a process's first task also does the work of an ordinary task, so its CPU time is scaled by the same
+            # factor
             known = np.isfinite(activity.doublings)
             usual = np.median(activity.doublings[known]) if known.any() else 0.0
             doublings = np.where(known, activity.doublings, usual)
-            # the same stage in runs with one thread per process shows how long an event neither computed nor read
+            # in runs with one thread per process, chunks that neither compute nor read do not wait for the GIL either
             wanted = (1, run.chunksize, len(run.stages))
             alike = [one.stages[place] for one in runs if (one.threads, one.chunksize, len(one.stages)) == wanted]
             alone = [each.chunks for each in alike if each.chunks is not None]
             blocked = None if run.threads == 1 else blocked_per_event(alone)
             chunks = with_least_lock(chunks.uncrowded(doublings, crowded), blocked)
-            # threads that hold the interpreter hold it for less time as well
+            # threads also hold the GIL for less time
             chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
         stages.append(replace(stage, costs=stage.costs._replace(crowded=crowded), chunks=chunks))
     return replace(run, stages=tuple(stages))
 
 
 def median_of(replays: Sequence[Replayed]) -> float:
-    """Median wall time."""
     return median(replay.seconds for replay in replays)
 
 
 def others_of(run: Recorded) -> float:
-    """Cores that other programs needed, divided by those of a host, for which chunks waited as long as recorded."""
+    """Fit the share of a host's cores used by other programs to the recorded waits for cores."""
     waited, cores = run.core_wait, run.cores
     if waited is None or cores is None:
         return 0.0
     if waited <= 1.02 * replay(run, run.own_cluster).stretch:
         return 0.0
     low, high = 0.0, waited
-    for _ in range(8):  # each halves the range
+    for _ in range(8):  # bisect
         middle = (low + high) / 2
         explained = replay(run, replace(run.own_cluster, others=middle)).stretch
         low, high = (middle, high) if explained < waited else (low, middle)
@@ -108,48 +109,47 @@ def others_of(run: Recorded) -> float:
 
 
 def foreign_load(run: Recorded, others: float) -> str | None:
-    """Foreign load, as a share of the cores, for which chunks waited longer than for the run itself."""
+    """Warn about other programs if chunks waited longer for cores than their own run can explain."""
     if run.core_wait is None or not others:
         return None
     explained = replay(run, run.own_cluster).stretch
     if run.core_wait < 1.15 * explained:
         return None
     return (
-        f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
-        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "
-        "predictions assume as much load of others, and are less certain"
+        f"other programs used the cores while {run.name} was recorded: its chunks took {run.core_wait:.2f} times their "
+        f"CPU time, but its own threads explain only a factor of {explained:.2f}; predictions assume the "
+        "same load and are less certain"
     )
 
 
 def other_branches(one: Recorded, other: Recorded) -> str | None:
-    """Branches that only one of two runs of a processor read, a sign that its parameters differ."""
+    """Warn about branches that only one of two runs read, because the analysis parameters may differ."""
     by_one = sorted(one.branches ^ other.branches)
     if not by_one or not one.branches or not other.branches:
         return None
     named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
-    return f"only one of {one.name} and {other.name} read {named}: they are treated as runs of one analysis"
+    return f"only one of {one.name} and {other.name} read {named}; both are treated as runs of the same analysis"
 
 
 # Assumptions
 
 STORAGE, INTERPRETER, OTHERS, CROWDING = "storage", "interpreter", "others", "crowding"
-"""What runs may leave open."""
+"""Quantities that the runs may not determine."""
 
 MOST_CROWDED: Final = 0.2
-"""Largest increase of CPU time for each doubling of the jobs on a core that is assumed where no run shows it."""
+"""Maximum increase in CPU time per doubling of the number of jobs on a core, beyond the number in any run."""
 
 
 def processes_per_core(cluster: Cluster) -> float:
-    """Processes that share a core, on the most crowded host."""
     return max(workers / cores for workers, cores in cluster.hosts)
 
 
 class Assumed(NamedTuple):
-    """One set of assumptions: streams that storage serves, the interpreter lock, and cores for other programs.
+    """Assumptions about storage streams, waits for the GIL, and CPU use by other programs.
 
-    Threads of a process cost each other a change of their chunks. Without `others`, each run has those that were fitted
-    to it. With `crowded`, CPU time grows by MOST_CROWDED for each doubling of the jobs on a core, otherwise as the runs
-    show it.
+    `lock` replaces the chunks' waits for the GIL. If `others` is None, the load from other programs is fitted to each
+    run. If `crowded` is true, CPU time increases by MOST_CROWDED per doubling of the number of jobs on a core.
+    Otherwise, the increase is fitted to the runs.
     """
 
     streams: float
@@ -159,9 +159,10 @@ class Assumed(NamedTuple):
 
 
 class LeftOpen(NamedTuple):
-    """Range of a prediction that the runs leave open.
+    """Range of a prediction, due to quantities that the runs do not determine.
 
-    `middle` is its centre in logarithms, `factor` the ratio of its ends to that, `widest` what opens it the most.
+    `middle` is the geometric mean of the two limits, `factor` is the ratio of the upper limit to `middle`, and `widest`
+    is the quantity that contributes most to the range.
     """
 
     middle: float
@@ -170,9 +171,9 @@ class LeftOpen(NamedTuple):
 
 
 def left_open(seconds: float, others: Mapping[str, Sequence[float]]) -> LeftOpen:
-    """Range from the seconds of the likeliest assumptions, and those of others that differ in one of them.
+    """Compute the range spanned by the most likely assumptions and the alternatives to each assumption.
 
-    Assumptions are independent: each moves the centre, and their widths add up in quadrature.
+    Assumptions are treated as independent. Shifts of the centre are summed, and widths are added in quadrature.
     """
     ends = {name: [log(each / seconds) for each in (seconds, *some)] for name, some in others.items()}
     widths = {name: (max(each) - min(each)) / 2 for name, each in ends.items()}
@@ -182,28 +183,28 @@ def left_open(seconds: float, others: Mapping[str, Sequence[float]]) -> LeftOpen
 
 
 def _threads(run: Recorded, known: Interpreter | None, threads: int) -> Iterator[str]:
-    """Caveats on threads that share an interpreter, on another number of them."""
+    """Warn if the number of threads per process changes."""
     if threads == run.threads:
         return
     if run.threads > 1 and not run.knows_lock:
         yield (
-            f"the run had {number(run.threads)} threads per process: its chunks waited for their interpreter, for "
-            "which no time was recorded, and are assumed to wait as long"
+            f"the run had {number(run.threads)} threads per process and did not record how long its chunks waited for "
+            "the GIL; this wait is assumed to stay the same"
         )
     if threads > 1:
-        how = f"at worst, {number(threads)} of them run serially; how much of their work releases the lock is unknown"
+        how = f"at worst, only one of {number(threads)} runs at a time; how often they need the GIL is unknown"
         if known is not None:
             share = FRACTION.text(known.share)
-            how = f"for {share} of their CPU time, according to the time for which recorded chunks waited for it"
-        yield f"threads of a process share one interpreter: {how}"
+            how = f"{share} of their CPU time needs the GIL, judging by how long recorded chunks waited for it"
+        yield f"threads in a process share one interpreter: {how}"
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted wall time of the run in seconds, or only its range from `low` to `high`.
+    """Predicted wall time in seconds, or only its range from `low` to `high`.
 
-    `reason` explains a missing number; `doubts` are caveats of this prediction alone. `rechunked` means that the files
-    were split into chunks of `chunksize`; otherwise the chunks are the recorded ones.
+    If `seconds` is None, `reason` explains why. `doubts` are caveats that apply only to this prediction. If `rechunked`
+    is true, the files are split into new chunks of `chunksize` events. Otherwise, the recorded chunks are used.
     """
 
     workers: int
@@ -221,7 +222,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A measured run, and its prediction from the others (from itself if there are none)."""
+    """A measured wall time, and its prediction from other runs (or from the same run if it is the only one)."""
 
     name: str
     workers: int
@@ -233,18 +234,18 @@ class Check:
 
     @property
     def error(self) -> float:
-        """Predicted divided by measured, minus 1."""
+        """Relative error of the prediction."""
         return self.predicted / self.measured - 1
 
     @property
     def off(self) -> float:
-        """Relative excess of the larger of both over the smaller."""
+        """Ratio of the larger to the smaller of the two wall times, minus 1."""
         return max(self.error, 1 / (1 + self.error) - 1)
 
 
 @dataclass
 class Predictor:
-    """Runs of one analysis; the first and its repeats are replayed."""
+    """Predicts wall times from runs of the same analysis by replaying the first run and its repeats."""
 
     runs: Sequence[Recorded]
     same_host: bool
@@ -254,64 +255,64 @@ class Predictor:
         self._recorded = self.runs
         self.runs = on_own_cores(self._recorded)
         self.repeats = [run for run in self.runs if run.configuration == self.runs[0].configuration]
-        """The first run and others with the same workers, threads and chunk size."""
+        """Runs with the same configuration as the first run, including the first run itself."""
         self.others = {id(run): others_of(run) for run in self.runs}
-        """Share of the cores that other programs needed during each run, by its identity: names may be equal."""
+        """Share of the cores used by other programs in each run, keyed by id() because names may not be unique."""
         self._scales = {ALL: 1.0}
 
     @cached_property
     def spread(self) -> float | None:
-        """Range of the repeats' wall times, relative to their median."""
+        """Difference between the slowest and the fastest repeat, relative to their median wall time."""
         seconds = [run.seconds for run in self.repeats]
         return (max(seconds) - min(seconds)) / median(seconds) if len(seconds) > 1 else None
 
     @cached_property
     def error(self) -> float:
-        """Relative error to each side of predictions.
+        """Relative error of predictions in either direction.
 
-        It covers chance, as repeats show it, together with the misfit of replaying them, and all checks.
+        The error is the largest of three values: 10 %, the largest error of any check, and the spread of the repeats
+        combined with the replay's residual.
         """
         seconds, chance = [run.seconds for run in self.repeats], 0.0
-        if len(seconds) > 1:  # between their mean and another run, in 1 of 10 cases
+        if len(seconds) > 1:  # half-width of the 90 % prediction interval for another run
             times = float(students_t.ppf(0.95, len(seconds) - 1))
             chance = times * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
         misfit = exp(abs(log(self._calibration))) - 1
-        # a tenth is assumed unless other runs show a larger one
         return max([0.1, hypot(chance, misfit), *(check.off for check in self.checks)])
 
     @cached_property
     def _calibration(self) -> float:
-        """Ratio of the repeats' wall times to those of replaying them."""
+        """Median ratio of measured to replayed wall time for the repeats."""
         return median(run.seconds / self._seconds(run, run) for run in self.repeats)
 
     @cached_property
     def storage(self) -> Storage:
-        """Storage that the chunks share, from all runs with the same chunk size."""
+        """Storage streams, fitted to all runs with the same chunk size as the first run."""
         alike = [run for run in self.runs if run.chunksize == self.runs[0].chunksize]
         stages = (stage for run in alike for stage in run.stages)
         return storage_of([Readers(one.chunks, one.activity) for one in stages if one.chunks and one.activity])
 
     @cached_property
     def interpreter(self) -> Interpreter | None:
-        """Share of CPU time that needs the interpreter; None if no run tells, or replayed chunks have waited for it and
-        that was not recorded."""
+        """Share of CPU time that needs the GIL.
+
+        It is None if it cannot be fitted to any run, or if a replayed run with several threads per process did not
+        record waits for the GIL.
+        """
         if any(run.threads > 1 and not run.knows_lock for run in self.repeats):
             return None
         known = [run for run in self.runs if run.knows_lock]
         return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
-        """Chunks of all runs, by stage, as if each had storage of its own."""
         own = (own_chunks(stage, streams) for run in self.runs for stage in run.stages)
         return [chunks for chunks in own if chunks is not None]
 
     def law(self, streams: float = ALL) -> ChunkLaw | str:
-        """Cost of a chunk by its events; or why it is unknown."""
         return law_of(self.chunks(streams))
 
     @cached_property
     def checks(self) -> list[Check]:
-        """The given runs against their predictions."""
         found = []
         for run in self.runs:
             alike = self.repeats if run.chunksize == self.runs[0].chunksize else []
@@ -321,7 +322,7 @@ class Predictor:
         return found
 
     def _seconds(self, source: Recorded, run: Recorded) -> float:
-        """Middle of the range of a run, predicted from another one."""
+        """Predict the wall time of `run` from `source`, as the middle of the predicted range."""
         cluster = run.own_cluster
         base, others = self._assumptions(source, cluster)
         ranges = {
@@ -331,19 +332,18 @@ class Predictor:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Caveats of all predictions."""
+        """Caveats that apply to all predictions."""
         found = [doubt for run in self.repeats for doubt in run.doubts]
         found += filter(None, (other_branches(self.runs[0], run) for run in self.runs[1:]))
         found += filter(None, (foreign_load(run, self.others[id(run)]) for run in self.repeats))
         for one in self.checks:
             if abs(one.error) >= 0.15:
                 what = "the replay" if one.from_itself else "the prediction from the other runs"
-                off = f"{FRACTION.text(abs(one.error))} {'more' if one.error > 0 else 'less'}"
-                found.append(f"{what} of {one.name} gives {off} than the {one.measured:.3g} s that were measured")
+                off = f"{FRACTION.text(abs(one.error))} {'longer' if one.error > 0 else 'shorter'}"
+                found.append(f"{what} of {one.name} is {off} than the measured {one.measured:.3g} s")
         return list(dict.fromkeys(found))
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
-        """Prediction for another cluster and a scenario."""
         change = self.scenarios[scenario]
         clusters = [run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats]
 
@@ -355,7 +355,6 @@ class Predictor:
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
-        """Prediction for chunks of another size, on the cluster of the run."""
         base = Assumed(self.storage.streams)
         law_or_reason = self.law(base.streams)
 
@@ -370,20 +369,21 @@ class Predictor:
             fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
             made = self._prediction(replays, cluster, (), fixed)
             return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law_or_reason)
-        # doublings between the size and the nearest recorded one
+        # distance to the nearest recorded chunk size, in doublings
         sizes = [max(float(np.median(each.events)), 1.0) for each in chunks]
         sizes += [float(run.chunksize) for run in self.runs if run.chunksize is not None]
         beyond = max(log2(size / max(sizes)), log2(min(sizes) / size), 0.0)
         largest = max(int(each.events.max()) for each in chunks)
         doubt = (
-            f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
-            "faster than events (arrays larger than the caches) are not modelled: it may take longer"
+            f"chunks of {number(size)} events are far larger than the recorded {number(largest)}, and may take longer "
+            "than predicted: costs that grow faster than the number of events, e.g. when arrays outgrow the caches, "
+            "are not modelled"
         )
         made = self._prediction(replays, cluster, [doubt] * (size > 2 * largest), beyond=beyond)
         return replace(made, chunksize=size, rechunked=True)
 
     def _assumptions(self, run: Recorded, cluster: Cluster) -> tuple[Assumed, Mapping[str, Sequence[Assumed]]]:
-        """The likeliest assumptions, and others that the runs allow as well, which differ in one of them."""
+        """Choose the most likely assumptions, and the alternatives to each assumption that the runs do not rule out."""
         storage, threads, known, locks = self.storage, cluster.threads, self.interpreter, [UNCHANGED]
         if 1 < threads != run.threads and known is None:
             locks.append(with_threads(1.0, threads))
@@ -400,23 +400,24 @@ class Predictor:
 
     @cached_property
     def _most_crowded(self) -> dict[int, Recorded]:
-        """The runs, if CPU time grows as much as is assumed at most, by the identity of those as they are."""
+        """Runs corrected with MOST_CROWDED. Keys are id() values of the runs in `runs`."""
         return dict(zip(map(id, self.runs), on_own_cores(self._recorded, MOST_CROWDED), strict=True))
 
     def _crowding(self, cluster: Cluster) -> str:
-        """How much CPU time may grow where more processes share a core than in any run; empty where they do not."""
+        """Warn if more processes would share a core than in any run; otherwise, return an empty string."""
         shared, crowded = processes_per_core(cluster), max(stage.costs.crowded for stage in self.runs[0].stages)
-        # threads of one process share its memory as well
+        # threads are not counted, because threads of the same process also share memory
         if shared <= max(1.0, *(processes_per_core(run.own_cluster) for run in self.runs)) or crowded >= MOST_CROWDED:
             return ""
         low = f"{FRACTION.text(crowded)} to" if crowded else "up to"
         more = f"{low} {FRACTION.text(MOST_CROWDED)} more CPU time"
-        return f"{shared:.3g} processes share a core and its caches, more than in any run: {more}"
+        return f"{shared:.3g} processes share a core and its caches, more than in any run, and may need {more}"
 
     def _made(self, run: Recorded, cluster: Cluster, assumed: Assumed, change: Scenario = UNCHANGED) -> Replayed:
-        """Replay of a run on a cluster with storage and cores that are shared as assumed.
+        """Replay a run on a cluster under the given assumptions.
 
-        A factor makes the repeats take as long as with the reading that they recorded.
+        The wall time is scaled so that replays of the repeats on their own cluster agree with replays that use the
+        recorded read times.
         """
         if assumed.streams not in self._scales:
             self._scales[assumed.streams] = 1.0
@@ -431,33 +432,34 @@ class Predictor:
         return made._replace(seconds=made.seconds * self._scales[assumed.streams])
 
     def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
-        """Replays of the repeats with other chunks."""
-        return [self._made(run, run.own_cluster, assumed, Scenario(chunks=other)) for run in self.repeats]
+        """Replay the repeats with different chunks. Stages without events keep their chunks."""
+        scenario = Scenario(chunks=lambda chunks: other(chunks) if chunks.events.any() else chunks)
+        return [self._made(run, run.own_cluster, assumed, scenario) for run in self.repeats]
 
     def _unknown(self, widest: str | None, cluster: Cluster) -> str:
-        """Why there is no number."""
         run, known, storage = self.runs[0], self.interpreter, self.storage
         threads = f"{number(cluster.threads)} threads"
         if widest == OTHERS:
             jobs = self.others.values()
             low, high = (number(some * (run.cores or 1)) for some in (min(jobs), max(jobs)))
-            return f"other programs needed {low} to {high} cores, which differed too much between the runs"
+            return f"other programs used {low} to {high} cores, depending on the run; this range is too wide"
         if widest == CROWDING:
-            return f"{self._crowding(cluster)} may be needed for each doubling; add a run with more workers on a host"
+            return f"{self._crowding(cluster)} for each doubling; add a run with more workers per host"
         if widest == INTERPRETER and known is not None:
             low, high = (FRACTION.text(share) for share in (known.low, known.high))
-            return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {threads}"
+            return f"{low} to {high} of the CPU time needs the GIL: too wide a range for {threads}"
         if widest == INTERPRETER and run.threads > 1 and not run.knows_lock:
-            return f"chunks of {run.name} waited for their interpreter, and how long was not recorded; use a new run"
+            return f"{run.name} did not record how long its chunks waited for the GIL; record a new run"
         if widest == INTERPRETER:
             return (
-                f"no run tells how long {threads} of a process wait for its interpreter; add one with several threads"
+                f"no run shows how long {threads} in a process wait for the GIL; add a run with several "
+                "threads per process"
             )
         why = f"storage is saturated by {number(storage.low)} to {number(storage.high)} readers"
         if storage.high == ALL:
-            most = f"at most {number(storage.most)} chunks that read were active at a time while recording"
-            why = f"{most}, which does not show how many readers saturate storage"
-        return f"{why}; add a run with another number of threads or workers"
+            most = f"at most {number(storage.most)} chunks were reading at a time"
+            why = f"{most}, too few to show how many readers saturate storage"
+        return f"{why}; add a run with a different number of threads or workers"
 
     def _prediction(
         self,
@@ -468,30 +470,32 @@ class Predictor:
         *,
         beyond: float = 0.0,
     ) -> Prediction:
-        """Prediction for a cluster; its range has its error, and what the runs leave open.
+        """Predict the wall time on a cluster, and its range.
 
-        `instead` are replays with chunks that are as likely, `beyond` the doublings from recorded chunk sizes.
+        The range combines the error with the effect of quantities that the runs do not determine. `instead` holds
+        replays with alternative chunks that are equally likely. `beyond` is the distance to the nearest recorded chunk
+        size, in doublings.
         """
         base, others = self._assumptions(self.runs[0], cluster)
         if others[CROWDING]:
-            doubts = (f"{self._crowding(cluster)} is assumed for each doubling", *doubts)
+            doubts = (f"{self._crowding(cluster)} for each doubling", *doubts)
         made = {name: [replays(assumed) for assumed in some] for name, some in others.items()}
         made |= {"fixed cost of a chunk": [[*instead]]} if instead else {}
         usual = replays(base)
         every = [one for some in (*made.values(), [usual]) for each in some for one in each]
         use = max(one.scheduler_use for one in every)
-        if use >= 0.7:  # tasks wait long before it is busy all the time
-            busy = f"beyond the scheduler's throughput: it would be busy {FRACTION.text(use)} of the time"
+        if use >= 0.7:  # tasks queue up long before the scheduler is fully busy
+            busy = f"more than the scheduler can handle: it would be busy for {FRACTION.text(use)} of the time"
             doubts = (busy, *doubts)
         seconds = median_of(usual)
         ranges = {name: [*map(median_of, some)] for name, some in made.items()}
         told = left_open(seconds, ranges)
-        # what the replay of the recorded run misses may belong to its cluster, or to the replay
-        # each doubling beyond the recorded sizes may cost a tenth: arrays that outgrow the caches, or a fixed cost
+        # the residual may be due to the cluster or to the replay; each doubling beyond the recorded sizes may add 10 %,
+        # because arrays outgrow the caches or because of a fixed cost
         ranges |= {"misfit": [seconds * self._calibration], "chunk size": [seconds * (1 + 0.1 * beyond)]}
         found = left_open(seconds, ranges)
         wide, reason = found.factor * (1 + self.error), None
-        if told.factor**2 > 1.3 and not instead:  # a number could be off by 15 %
+        if told.factor**2 > 1.3 and not instead:  # a range wider than about 15 % in either direction
             reason = self._unknown(told.widest, cluster)
         return Prediction(
             *self.runs[0].configuration,

@@ -1,4 +1,4 @@
-"""Scaling: the gain from more workers, the laws it follows, when more are wasted, and where the loss goes."""
+"""Scaling studies: speed-up with more workers, scaling laws, and causes of lost time."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from roastcoffea.compat import older_keywords
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers
@@ -48,45 +49,45 @@ if TYPE_CHECKING:
 
 
 def target_of(text: str) -> tuple[float, str]:
-    """A rate from its text: bits or events per second, and which of them.
+    """Parse a rate. Return its value per second, and "bits" or "events".
 
     Raises
     ------
     ValueError
-        If it is none.
+        If `text` is not a rate.
     """
     found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([kMGT]?)(bit/s|bps|B/s|Hz|events/s)", text.strip())
     if found is None or not float(found[1]):
         examples = '"200 Gbit/s", "25 GB/s" or "50 kHz" (events)'
-        raise ValueError(f"{text!r} is not a rate; write one such as {examples}")
+        raise ValueError(f"{text!r} is not a rate; pass a rate such as {examples}")
     value = float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]]
     return value * (8 if found[3] == "B/s" else 1), "events" if found[3] in {"Hz", "events/s"} else "bits"
 
 
 def needs_of(text: str, found: Limits, groups: Groups, unit: str) -> list[str]:
-    """Sentences on what has to change for a rate, the farthest from enough first."""
+    """Write sentences about what is needed to reach a rate, largest gap first."""
     text, (events, counts) = text.strip(), target_of(text)
     runs, largest = [run for group in groups for run in group], groups[-1][0]
     if counts == "bits":
         if not (size := sum(run.amount(BYTES) for run in runs)):
-            return [f"How far {text} is cannot be told: the bytes of chunks were not recorded."]
+            return [f"Cannot tell how far off {text} is: the bytes read by chunks were not recorded."]
         events *= sum(run.events for run in runs) / (1e9 * size)
     rates = [one.rate for one in found.causes if one.rate and one.share.value >= MATTERS]
     lines = []
     for factor, rate in sorted(((events * one.each / one.value.value, one) for one in rates), key=itemgetter(0))[::-1]:
         amount = rate.unit.text(three_digits(events * rate.each))
         times = f"{number(three_digits(factor))} times " if factor > 1 else ""
-        lines.append(f"{text} needs {times}{rate.thing}: {amount} of {rate.text()}.")
+        lines.append(f"{text} needs {times}{rate.thing}: {amount}, with a limit of {rate.text()}.")
     needed = events * found.ideal * (1.0 if unit == "thread" else largest.workers / largest.threads)
     reached = FRACTION.text(min(max(run.rate for run in runs) / events, 9.99))
-    words = f"Without any limit {text} would take {counted(three_digits(needed), f'such {unit}')}"
-    return [*lines, f"{words}; the fastest of these runs reached {reached} of it."]
+    words = f"Without any limit, {text} would take {counted(three_digits(needed), f'such {unit}')}"
+    return [*lines, f"{words}; the fastest run reached {reached} of this rate."]
 
 
 class Loss(NamedTuple):
-    """A class of the time ledger: extra thread seconds per event with most workers compared with fewest.
+    """Increase in a class's thread time per event (in seconds) from the smallest to the largest number of workers.
 
-    `share` is its part of the total loss; classes that shrink have a negative one.
+    `share` is the fraction of the total loss. It is negative for classes that shrink.
     """
 
     name: str
@@ -96,10 +97,11 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Presented):
-    """Points by number of workers, laws by name (or why there is none), and losses, largest first.
+    """Result of a scaling study: speed-ups, scaling laws and losses.
 
-    `unit` is what is counted: "workers", or "threads" if workers have different numbers of them. `basis` is the source
-    of the intervals.
+    `points` has an entry for each number of workers. `laws` holds the fitted laws by name, and `missing` holds the
+    reasons for missing laws. `losses` lists all losses, largest first. `unit` is "workers", or "threads" if runs have
+    different numbers of threads per worker. `basis` describes how the intervals were obtained.
     """
 
     name: str
@@ -115,7 +117,6 @@ class Scaling(Presented):
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
-        """Why more workers give less, the gain from them, the laws, and where the loss goes."""
         unit = self.unit[:-1]
         heads = columns(None, self.unit) + columns(COUNT, "runs") + columns(SECOND, "wall")
         laws = [f"{name}: {'; '.join(self._of_law(law))}." for name, law in self.laws.items()]
@@ -133,7 +134,7 @@ class Scaling(Presented):
                     for point in self.points
                 ],
             ),
-            Sheet(title="laws", notes=[*laws, *(f"{name}: none, {why}." for name, why in self.missing.items())]),
+            Sheet(title="laws", notes=[*laws, *(f"{name}: not fitted; {why}." for name, why in self.missing.items())]),
             self._losses(),
         ]
 
@@ -147,10 +148,10 @@ class Scaling(Presented):
         beyond = "" if (law.worth or inf) <= largest else f" (beyond the measured {number(largest)})"
         yield f"more {self.unit} pay off up to {worth}{beyond}"
         if law.peak is not None:
-            yield f"more than {number(round(law.peak))} slow it down"
+            yield f"more than {number(round(law.peak))} slow the run down"
 
     def _losses(self) -> Sheet:
-        """Classes of thread time that grew; the others include those that shrink, so that shares add up to 100 %."""
+        """Build the sheet of losses. Its row "others" includes classes that shrink, so that the shares add up."""
         shown = [loss for loss in self.losses[:6] if loss.share >= 0.01]
         seconds, share = np.sum([(0.0, 0.0), *(loss[1:] for loss in self.losses if loss not in shown)], axis=0).tolist()
         lost = sum(loss.seconds for loss in self.losses) > 0
@@ -163,19 +164,37 @@ class Scaling(Presented):
             notes=[*([] if lost else ["No loss."]), *(f"Note: {doubt}." for doubt in self.doubts)],
         )
 
-    def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
-        """Draw speed-up with what it loses, and its laws; write it to a file if one is given."""
-        from roastcoffea.studies.scaling_figure import scaling_figure
+    @older_keywords(output_path="path")
+    def plot(self, path: str | PathLike[str] | None = None, *, overwrite: bool = False) -> Figure:
+        """Draw the speed-up, the losses and the fitted laws.
 
-        return scaling_figure(self.points, self.explanation, self.laws, self.unit, output_path)
-
-    def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write it as a page for a browser, which needs nothing else; give its path.
+        Parameters
+        ----------
+        path
+            File in which to save the figure. The suffix (png, pdf or svg) sets the format.
+        overwrite
+            Overwrite an existing file.
 
         Raises
         ------
         MeasurementError
-            If the file is there already, or it cannot be written.
+            If the file already exists or cannot be written.
+        """
+        from roastcoffea.studies.scaling_figure import scaling_figure
+        from roastcoffea.visualization.registry import save
+
+        figure = scaling_figure(self.points, self.explanation, self.laws, self.unit)
+        if path is not None:
+            save(figure, path, overwrite=overwrite)
+        return figure
+
+    def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the study to a self-contained HTML page, and return its path.
+
+        Raises
+        ------
+        MeasurementError
+            If the file already exists or cannot be written.
         """
         from roastcoffea.studies.scaling_figure import page_of
 
@@ -184,7 +203,7 @@ class Scaling(Presented):
         return write_page(Path(path), partial(page_of, title, label, self.sheets(), self.plot()), overwrite=overwrite)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything in plain types; units are their symbols."""
+        """Return the study as a dictionary of plain types, with units as symbols."""
         found: dict[str, Any] = asdict(self, dict_factory=_plain)
         return found | {"losses": [loss._asdict() for loss in self.losses]}
 
@@ -199,45 +218,45 @@ def _text(found: Between) -> str:
 
 
 def scaling(runs: Sequence[Source], *, rate: str | None = None) -> Scaling:
-    """How the rate of an analysis grows with workers.
+    """Study how the event rate grows with the number of workers.
 
     Parameters
     ----------
     runs
-        Runs with at least two different numbers of workers, on the same files (strong scaling) or on files that grow
-        with the workers (weak scaling); repeats provide the intervals.
+        Runs with at least two different numbers of workers. Either all runs process the same files (strong scaling), or
+        the number of files grows with the number of workers (weak scaling). Repeats are used to compute intervals.
     rate
-        A rate to reach, such as "200 Gbit/s" or "50 kHz" (events): the result has what would have to change.
+        Target rate, such as "200 Gbit/s" or "50 kHz" (events). The result lists what is needed to reach this rate.
 
     Raises
     ------
     ValueError
-        If the rate is none.
+        If `rate` cannot be parsed.
     NotMeasuredError
-        If runs lack required data, ran different processors, or all have the same number of workers.
+        If runs lack required data or ran different processors, or if all runs have the same number of workers.
     """
     if rate is not None:
         target_of(rate)
     measurements = [(name_of(run), measurement_of(run)) for run in runs]
     _refuse_unusable(measurements)
-    # means over time are not exact integers
+    # these are means over time, so they may not be exact integers
     by_threads = len({round(measurement.metrics["cores_per_worker"], 6) for _, measurement in measurements}) > 1
     unit = "thread" if by_threads else "worker"
     taken = sorted((ScaledRun(*each, by_threads=by_threads) for each in measurements), key=attrgetter("workers"))
     groups = [list(group) for _, group in groupby(taken, key=attrgetter("workers"))]
     if len(groups) < 2:
         alike = f"all these runs have {counted(taken[0].workers, unit)}"
-        raise NotMeasuredError(f"{alike}; pass runs with different numbers")
+        raise NotMeasuredError(f"{alike}; pass runs with different numbers of {unit}s")
     split_cold(taken)
     rates, costs = drawn_from(groups)
     kind = _kind(taken)
     points = [_point(*pair, groups[0][0].workers, rates[0]) for pair in zip(groups, rates, strict=True)]
     laws, missing = laws_of(np.array([point.workers for point in points], np.float64), rates, strong=kind == "strong")
     explanation = explained(groups, costs, unit)
-    # growth of each class from the fewest workers to the most
+    # growth of each class from the smallest to the largest number of workers
     lost = pd.Series(points[-1].classes).sub(pd.Series(points[0].classes), fill_value=0.0).sort_values(ascending=False)
     alone = {len(group) == 1 for group in groups}
-    basis = "the spread of chunks (no repeats)" if False not in alone else "repeats, otherwise the spread of chunks"
+    basis = "the spread of chunks (no repeats)" if False not in alone else "repeats or, if none, the spread of chunks"
     return Scaling(
         name=_processors(measurements[0][1]) or "scaling",
         kind=kind,
@@ -254,17 +273,20 @@ def scaling(runs: Sequence[Source], *, rate: str | None = None) -> Scaling:
 
 
 def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str, Law], dict[str, str]]:
-    """Laws by name, and why others are missing, for rates by number of workers; strong if all had the same work."""
+    """Fit the laws. Return the laws and the reasons for missing laws, both by name.
+
+    `strong` means that all runs did the same work.
+    """
     laws: dict[str, Law] = {}
     missing: dict[str, str] = {}
-    # with one number of workers less, any law would fit
+    # with fewer points, any law would fit
     for name, fewest in (("Amdahl", 3), ("USL", 4)):
         if len(workers) < fewest:
             missing[name] = f"it needs runs with {fewest} different numbers of workers, not {len(workers)}"
         elif name == "Amdahl" and not strong:
-            missing[name] = "it applies to the same work on different numbers of workers"
+            missing[name] = "it applies only to runs that do the same work"
         elif (law := law_of(workers, rates, coherency=name == "USL")).contention.value > 1.001:
-            missing[name] = "more workers made it slower, which no serial fraction explains"
+            missing[name] = "more workers made the run slower, which a serial fraction cannot explain"
         else:
             laws[name] = law
     return laws, missing
@@ -275,9 +297,9 @@ def _processors(measurement: Measurement) -> str:
 
 
 def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
-    """Refuse runs without a rate, and runs of different processors.
+    """Reject runs that have no rate, and runs of different processors.
 
-    Their files may differ, because weak scaling adds files with workers.
+    Runs over different files are accepted, because weak scaling uses more files with more workers.
     """
     for name, measurement in measurements:
         if measurement.time_ledger.absent is not None:
@@ -289,11 +311,11 @@ def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
         first, processors = _processors(measurements[0][1]), _processors(measurement)
         if processors != first:
             both = f"{name} ran {processors} and {measurements[0][0]} {first}"
-            raise NotMeasuredError(f"{both}: pass runs of one analysis")
+            raise NotMeasuredError(f"{both}: pass runs of the same analysis")
 
 
 def _point(group: Sequence[ScaledRun], rates: Numbers, fewest: float, least: Numbers) -> Point:
-    """Point of runs with one number of workers, relative to the rates of the fewest."""
+    """Summarise runs with the same number of workers, relative to `least` (the rates with `fewest` workers)."""
     workers = group[0].workers
     gain = rates / least if workers > fewest else np.ones(len(rates))
     seconds, events = np.median([(run.seconds, run.events) for run in group], axis=0).tolist()
@@ -312,15 +334,15 @@ def _kind(taken: Sequence[ScaledRun]) -> str:
 def _doubts(taken: Sequence[ScaledRun], unit: str) -> Iterator[str]:
     yield from (f"{each.name} failed and is incomplete" for each in taken if each.run.ended_early)
     if len({frozenset(call.options.get("chunksize") for call in each.run.calls) for each in taken}) > 1:
-        yield "the runs have different chunk sizes, so that differences include the cost of chunks"
+        yield "the runs have different chunk sizes, so differences include the fixed cost of chunks"
     for each in taken:
         if each.missing > ABSENT_THREADS:
             share = FRACTION.text(each.missing)
-            yield f"workers of {each.name} joined late or left: they were absent for {share} of their time"
-    # resampling as many gives an interval of nearly 95 %
+            yield f"workers of {each.name} joined late or left early, and were absent for {share} of the time"
+    # with 5 repeats, intervals from resampling cover nearly 95 %
     if any(1 < runs < 5 for runs in Counter(each.workers for each in taken).values()):
-        yield "intervals of fewer than 5 repeats are too narrow: they only span the repeats"
+        yield "intervals from fewer than 5 repeats are too narrow, because they span only the repeats"
     crowded = next((each for each in taken if each.cores is not None and each.threads > each.cores), None)
     if crowded is not None:
-        shared = f"they share {counted(crowded.cores or 0, 'core')}: the laws mix both"
-        yield f"from {counted(crowded.workers, unit)} up, {shared}"
+        cores = counted(crowded.cores or 0, "core")
+        yield f"from {counted(crowded.workers, unit)} on, threads share {cores}, so the laws include CPU contention"

@@ -1,4 +1,4 @@
-"""Scaling as a picture and as a page: speed-up with what it loses, and its laws."""
+"""Figure and HTML page of a scaling study."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
-from os import PathLike
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -18,7 +17,7 @@ from roastcoffea.report.page.frame import page
 from roastcoffea.sheets.sheet import Heading, Picture, Sheet
 from roastcoffea.studies.scaling_limits import FAMILIES, SHOWN, USEFUL, Law, Limits, Point
 from roastcoffea.visualization.draw import LIGHT, legend, whole_numbers
-from roastcoffea.visualization.registry import own_style, save
+from roastcoffea.visualization.registry import own_style
 
 
 def scaling_figure(
@@ -26,21 +25,16 @@ def scaling_figure(
     explanation: Limits,
     laws: Mapping[str, Law],
     unit: str,
-    output_path: str | PathLike[str] | None,
 ) -> Figure:
-    """Figure of both; written to a file if one is given."""
     with own_style():
         figure = Figure(figsize=(11.0, 4.2), layout="constrained")
         lost, speedup = figure.subplots(1, 2)
         _draw_lost(lost, points, explanation, unit)
         _draw_speedup(speedup, points, laws, unit)
-    if output_path is not None:
-        save(figure, output_path)
     return figure
 
 
 def _draw_lost(ax: Axes, points: Sequence[Point], explanation: Limits, counted: str) -> None:
-    """Draw useful workers, and above them what the others are lost to, up to all workers."""
     workers = np.array([point.workers for point in points], dtype=np.float64)
     large = [cause for cause in explanation.causes if cause.share.value >= SHOWN][:5]
     layers = [np.array([useful.value for useful in explanation.useful])]
@@ -51,19 +45,18 @@ def _draw_lost(ax: Axes, points: Sequence[Point], explanation: Limits, counted: 
     ax.stackplot(workers, *layers, rest, labels=names, colors=colours, edgecolor=LIGHT.ground)
     if explanation.main is not None:
         ax.vlines(explanation.main.turning.value, 0, workers[-1], LIGHT.ink, "--", linewidth=1)
-    ax.set(title="Speed-up and what it loses", xlabel=counted, ylabel=counted)
+    ax.set(title="Speed-up and losses", xlabel=counted, ylabel=counted)
     ax.set(xlim=(workers[0], workers[-1]), ylim=(0, workers[-1]))
     whole_numbers(ax.xaxis)
     legend(ax)
 
 
 def _draw_speedup(ax: Axes, points: Sequence[Point], laws: Mapping[str, Law], counted: str) -> None:
-    """Draw speed-ups with their intervals, the line without loss, and the laws."""
     first, last = points[0].workers, points[-1].workers
     along = np.linspace(first, last, 200)
-    ax.plot(along, along, color=LIGHT.quiet, linewidth=1, linestyle=":", label="without loss")
+    ax.plot(along, along, color=LIGHT.quiet, linewidth=1, linestyle=":", label="ideal")
     for (name, law), colour, style in zip(laws.items(), LIGHT.series, ("--", "-"), strict=False):
-        # a law's speed-up is relative to its own rate of one worker, a point's to the measured one
+        # rescale each law, because its speed-up is relative to its own one-worker rate, not to the measured rate
         scale = law.rate * first / points[0].rate.value
         ax.plot(along, scale * law.speedup(along), style, color=colour, label=name)
     workers = [point.workers for point in points]
@@ -77,7 +70,7 @@ def _draw_speedup(ax: Axes, points: Sequence[Point], laws: Mapping[str, Law], co
 
 
 def page_of(title: str, facts: str, sheets: Sequence[Sheet], figure: Figure) -> str:
-    """The page of a study; its first sheet begins with the reason, which becomes the page's own first line."""
+    """Render the HTML page of a scaling study, with the first line of the first sheet at the top."""
     reasons, useful, *others = sheets
     why, *lead = reasons.lead
     picture = Sheet(title="speed-up", pictures=[Picture("scaling")])

@@ -1,6 +1,7 @@
-"""What limits a campaign: its thread time, from how many workers on, its rate, and what to change.
+"""Limits on scaling: the thread time lost, the number of workers at which each limit sets in, and advice.
 
-A class of the time ledger belongs to the limit that the diagnosis calls its cause; a few limits are wider than a cause.
+The diagnosis names a cause for each time-ledger class. That cause is the limit for the class, but a few limits combine
+several causes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import known_names
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Numbers, nonnegative_fit
 from roastcoffea.records.workers import MERGE, PROCESSOR
 from roastcoffea.replay.stages import only
 from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Sheet, columns, drawn, percent_of, segment
@@ -42,7 +42,7 @@ INTERVAL: Final = (0.025, 0.975)
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A number and its 95 % interval, or None if there is no interval."""
+    """A value with its 95 % interval. `low` and `high` are None if there is no interval."""
 
     value: float
     low: float | None = None
@@ -50,24 +50,23 @@ class Between:
 
     @classmethod
     def of(cls, values: Numbers) -> Between:
-        """The first value, with the interval of the others; without one if they are all equal."""
+        """Take the first element as the value, and quantiles of the rest as the interval (if they differ)."""
         if np.ptp(values[1:]) == 0:
             return cls(float(values[0]))
         return cls(float(values[0]), *np.quantile(values[1:], INTERVAL).tolist())
 
     def text(self, write: Callable[[float], str]) -> str:
-        """The number, with its interval in brackets."""
         interval = "" if self.low is None or self.high is None else f" [{write(self.low)}, {write(self.high)}]"
         return f"{write(self.value)}{interval}"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Runs with the same peak number of workers.
+    """Summary of the runs with the same peak number of workers.
 
-    `rate` is in events per second. `speedup` is relative to one worker, assuming that the smallest number scales
-    perfectly; `efficiency` is the rate per worker, relative to the smallest number. `classes` are thread seconds per
-    event, by class of the time ledger.
+    `rate` is in events per second. `speedup` is relative to one worker, assuming perfect scaling up to the smallest
+    number of workers. `efficiency` is the rate per worker, relative to the rate per worker in the smallest runs.
+    `classes` holds the thread time per event, in seconds, for each time-ledger class.
     """
 
     workers: int
@@ -82,11 +81,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """Rate of N workers: `rate` x N / (1 + `contention` (N - 1) + `coherency` N (N - 1)).
+    """A scaling law. The rate with N workers is `rate` x N / (1 + `contention` (N - 1) + `coherency` N (N - 1)).
 
-    Without coherency it is Amdahl's law, with it the universal scalability law (Gunther). `peak` is the number of
-    workers with the highest rate, `worth` the largest number at which another one adds a tenth of the first one's rate;
-    None means no limit. `deviation` is the largest relative distance of a point.
+    If `coherency` is 0, this is Amdahl's law. Otherwise, it is Gunther's universal scalability law. `peak` is the
+    number of workers with the highest rate. `worth` is the number of workers beyond which an additional worker
+    contributes less than a tenth of the first worker's rate. Each is None if there is no such number. `deviation` is
+    the largest relative distance between a point and the law.
     """
 
     rate: float
@@ -97,17 +97,19 @@ class Law:
     deviation: float
 
     def speedup(self, workers: Numbers) -> Numbers:
-        """Speed-up of this many workers."""
         return _speedup(workers, self.contention.value, self.coherency.value)
 
 
 def law_of(workers: Numbers, rates: Numbers, *, coherency: bool) -> Law:
-    """Law that fits the points best; `rates` has a row for each: the measured rate, and possible others."""
+    """Fit a scaling law.
+
+    Each row of `rates` contains the measured rate of a point, followed by resampled rates.
+    """
     # workers / rate is linear in the parameters
     traits = np.column_stack([np.ones(len(workers)), workers - 1, workers * (workers - 1)])[:, : 2 + coherency]
     fits = np.zeros((rates.shape[1], 3))
     for fit, some in zip(fits, rates.T, strict=True):
-        fit[: 2 + coherency], _ = nnls(traits * (some / workers)[:, None], np.ones(len(workers)))
+        fit[: 2 + coherency] = nonnegative_fit(traits * (some / workers)[:, None], np.ones(len(workers)))
     shares = fits[:, 1:] / np.maximum(fits[:, :1], 1e-300)
     contention, coherent = (Between.of(share) for share in shares.T)
     fitted, many = (_speedup(of, contention.value, coherent.value) for of in (workers, np.arange(1.0, 100_000)))
@@ -130,8 +132,9 @@ STORAGE, CONTENTION, CLIENT, TAIL, BLOCKED = "storage", "contention", "client", 
 SCHEDULER, PREPROCESSING, FAILURES, UNACCOUNTED = "scheduler", "preprocessing", "failures", "unaccounted"
 BANDWIDTH, LATENCY, COLD = "storage bandwidth", "storage latency", "cold cache"
 RESULTS, OVERHEAD, LATE, NODES = "merging and transfer", "task overhead", "late workers", "slow hosts"
+WRITING: Final = "writing"
 WORK: Final = "CPU time"
-"""Time of the classes in CPU; what it grows by is contention for hosts."""
+"""CPU time in process(). Any increase per event counts as contention."""
 
 LIMIT_OF: Final = {
     **{one.name: one.word or UNACCOUNTED for one in phases.TIME_CLASSES},
@@ -141,7 +144,7 @@ LIMIT_OF: Final = {
     phases.OPEN: STORAGE,
     phases.LOCK: CONTENTION,
 }
-"""Limit of each class of the time ledger: its cause as the diagnosis calls it, or one that is wider."""
+"""Maps each time-ledger class to a limit: the cause named by the diagnosis, or a broader limit."""
 
 LIMITS: Final = [*dict.fromkeys((*LIMIT_OF.values(), NODES, LATE, COLD))]
 FAMILIES: Final = {
@@ -154,78 +157,82 @@ FAMILIES: Final = {
 BYTES, REQUESTS, TASKS, MERGED, CHUNKS = "bytes", "requests", "tasks", "merged", "chunks"
 
 RATES: Final = {
-    BANDWIDTH: (BYTES, GIGABIT_PER_SECOND, "the storage"),
+    BANDWIDTH: (BYTES, GIGABIT_PER_SECOND, "the storage bandwidth"),
     LATENCY: (REQUESTS, Unit("requests/s", suffixed("requests/s")), "the requests per second"),
     SCHEDULER: (TASKS, Unit("tasks/s", suffixed("tasks/s")), "the tasks per second"),
-    RESULTS: (MERGED, BYTE_PER_SECOND, "the rate of merging"),
+    RESULTS: (MERGED, BYTE_PER_SECOND, "the merge rate"),
     CLIENT: (CHUNKS, Unit("chunks/s", suffixed("chunks/s")), "the client's speed"),
 }
-"""What is counted of a limit that has a rate, the unit of this, and a phrase for it."""
+"""Maps each limit that can be expressed as a rate to the quantity, the rate's unit and the rate's name."""
 
 WORDS: Final = {
-    BANDWIDTH: ("Storage is too slow for all workers together", "Read from faster storage, or fewer branches."),
+    BANDWIDTH: ("Storage is too slow for all workers combined", "Read from faster storage, or read fewer branches."),
     LATENCY: (
-        "Requests wait, whatever their size",
-        "Allow more connections, read from a nearer server, or make fewer requests with larger chunks.",
+        "Storage requests have a high latency",
+        "Allow more connections, read from a closer server, or make fewer requests with larger chunks.",
     ),
     COLD: (
         "The first run read files that were not cached",
-        "Leave it out, or read the files once before: speed-ups relative to it are too large.",
+        "Leave this run out, or read the files once beforehand; otherwise, speed-ups relative to it are too large.",
     ),
-    SCHEDULER: ("Workers are idle while tasks wait for the scheduler or are in flight", "Use larger chunks."),
-    RESULTS: ("Merging and moving results takes the time", "Return smaller outputs, or write large ones to files."),
+    SCHEDULER: ("Workers sit idle while tasks wait for the scheduler or are in flight", "Use larger chunks."),
+    RESULTS: ("Merging and transferring results is slow", "Return smaller outputs, or write large ones to files."),
     CLIENT: (
         "All workers wait for the client, {before} before the first task and {after} after the last one",
-        "Preprocess once and keep the result, submit fewer and larger chunks, return less to the client.",
+        "Preprocess once and keep the result, submit fewer and larger chunks, or return less to the client.",
     ),
     TAIL: (
-        "Workers have nothing left to do while the last chunks run",
-        "Use smaller chunks, or process more events with so many workers.",
+        "Workers sit idle while the last chunks run",
+        "Use smaller chunks, or process more events with this many workers.",
     ),
     "start-up": (
-        "Each thread spends time on imports and first openings, however little it has to do afterwards",
-        "Preload coffea.processor on the workers (--preload coffea.processor), and keep them for several runs.",
+        "Each thread spends time on imports and on opening its first file",
+        "Preload coffea.processor on the workers (--preload coffea.processor), and keep them running between runs.",
     ),
     LATE: (
         "Workers were absent for part of the run",
-        "Wait for the workers before the run (client.wait_for_workers), or run long enough for them to matter.",
+        "Wait for the workers before starting (client.wait_for_workers), or make the run longer.",
     ),
     NODES: (
-        "Chunks take longer on {slow} than elsewhere, and others wait for the last of them",
-        "Check what else runs there, or exclude it.",
+        "Chunks take longer on {slow} than elsewhere, and the other workers wait for these chunks",
+        "Check what else is running there, or exclude these nodes.",
     ),
     CONTENTION: (
-        "Threads get in each other's way{cores}",
+        "Threads wait for each other{cores}",
         "Use fewer workers or threads per host, or more hosts.",
     ),
-    BLOCKED: (
-        "Chunks wait longer for something that is neither storage nor CPU",
-        "Look at what process() calls: services, locks, sleeps.",
+    WRITING: (
+        "Writing files takes longer",
+        "Write to local disks and move the files afterwards, or write less at a time.",
     ),
-    FAILURES: ("Attempts that failed took the time", "Fix their errors."),
-    "memory": ("Workers were paused for memory", "Give them more memory, or use smaller chunks."),
-    OVERHEAD: ("Finishing a task (closing files, compressing results) takes longer", "Return smaller outputs."),
-    PREPROCESSING: ("Preprocessing takes more", "Preprocess once and keep the result."),
-    "other tasks": ("Tasks of other users ran on these workers", "Use workers of your own."),
-    UNACCOUNTED: ("Thread time is unaccounted for", "Look at the time ledger of the run."),
+    BLOCKED: (
+        "Chunks are blocked longer by something other than storage and CPU",
+        "Check what process() calls: services, locks, sleeps.",
+    ),
+    FAILURES: ("Failed attempts waste time", "Fix the errors."),
+    "memory": ("Workers were paused for lack of memory", "Give them more memory, or use smaller chunks."),
+    OVERHEAD: ("Finishing tasks (closing files, compressing results) takes longer", "Return smaller outputs."),
+    PREPROCESSING: ("Preprocessing delays the run", "Preprocess once and keep the result."),
+    "other tasks": ("Other tasks occupy these workers", "Use dedicated workers."),
+    UNACCOUNTED: ("Thread time is unaccounted for", "See the run's time ledger."),
 }
-"""What happens with a limit, and what to change."""
 
 MATTERS: Final = 0.1
-"""Share of thread time from which a limit is named as the reason."""
+"""Minimum share of thread time for the main limit."""
 
 FALL: Final = 0.95
-"""Useful workers of the largest size, relative to the best, below which more of them make a run slower."""
+"""Adding workers slows a run down if the number of useful workers falls below this fraction of its maximum."""
 
 
 # One run
 
 
 class ScaledRun:
-    """Amounts of one run.
+    """A run, with the thread time lost to each limit.
 
-    `costs` are thread seconds by limit, which add up to all threads for the whole run. `counted` are times and amounts
-    of what has a rate, `client` the seconds for which the client kept all workers waiting.
+    `costs` holds the thread time, in seconds, lost to each limit. The costs add up to the peak number of threads times
+    the wall time. `counted` holds the times and amounts from which rates are computed. `client` describes how long all
+    workers waited for the client before the first task and after the last task.
     """
 
     def __init__(self, name: str, measurement: Measurement, *, by_threads: bool) -> None:
@@ -235,12 +242,12 @@ class ScaledRun:
         self.threads = max(round(peak * metrics["cores_per_worker"]), 1)
         self.workers = self.threads if by_threads else peak
         self.missing = 1 - metrics["avg_workers"] / peak
-        """Share of the workers' time in which they were absent."""
+        """Average number of absent workers, as a fraction of the peak number."""
         self.seconds, self.events = metrics["elapsed_time_seconds"], metrics["total_events"]
         self.rate = self.events / self.seconds
         cores, wall = only(host.cores for host in hosts), measurement.chunks["wall_seconds"].dropna().to_numpy()
         self.cores = None if cores is None else cores * len(hosts)
-        # relative error of the rate as estimated from chunks alone
+        # relative error of the rate, estimated from the spread of the chunks
         self.scatter = float(np.std(wall, ddof=1) / wall.mean() / len(wall) ** 0.5) if len(wall) > 1 else 0.0
         self.classes = {each: seconds / self.events for each, seconds in ledger.items()}
         self.counted = _counted(measurement)
@@ -248,7 +255,7 @@ class ScaledRun:
             when: SECOND.text(ledger.client_of.get(when, 0.0) / self.threads) for when in ("before", "after")
         }
         self.costs = pd.Series(dict(ledger)).rename(LIMIT_OF).groupby(level=0).sum().reindex(LIMITS, fill_value=0.0)
-        # workers were absent: all add up to the most workers for the whole run
+        # absence counts as a cost, so that the costs add up to the peak number of threads times the wall time
         most = peak * metrics["cores_per_worker"] * self.seconds
         self.costs[LATE] = max(most - (ledger.total or 0.0), 0.0)
         if tail := self.costs[TAIL]:
@@ -258,13 +265,15 @@ class ScaledRun:
         self.slow = self._split_slow()
 
     def _tail_between(self, start: float, stop: float) -> float:
-        """Seconds of the tail between two times."""
         lines = self._measurement.time_ledger.timeline(500)
         inside = np.minimum(lines.index + lines["seconds"], stop) - np.maximum(lines.index, start)
         return float(lines[phases.TAIL] @ np.clip(inside, 0.0, None))
 
     def _submitting(self) -> Iterator[tuple[float, float]]:
-        """Times from the first to the last chunk that each Runner call submitted: threads then wait for the client."""
+        """Find when the first and the last chunk of each Runner call became runnable.
+
+        Threads that are idle in the tail between these two times are waiting for the client.
+        """
         if self.run.tasks is not None:
             tasks = self._measurement.tasks
             runnable = tasks[(tasks["kind"] == PROCESSOR) & (tasks["attempt"].fillna(1) == 1)]["runnable"].dropna()
@@ -273,7 +282,7 @@ class ScaledRun:
                 yield from [(inside.min(), inside.max())] if len(inside) else []
 
     def _split_slow(self) -> str:
-        """Move what slow hosts and workers take longer, and the tail that they alone make; return their names."""
+        """Move the excess time of slow hosts and workers, and the tail they cause, to NODES; return their names."""
         evaluator, chunks, costs = self._measurement.metrics.evaluator, self._measurement.chunks, self.costs
         try:
             slow = [one for one in evaluator.value("slowness").slow if one.kind in {"host", "worker"}]
@@ -283,7 +292,7 @@ class ScaledRun:
         hosts = chunks["worker"].map(self._measurement.time_ledger.hosts)
         others = chunks["stop"][~(chunks["worker"].isin(names) | hosts.isin(names))]
         if slow and len(others):
-            work = costs[[WORK, STORAGE, BLOCKED]]
+            work = costs[[WORK, STORAGE, WRITING, BLOCKED]]
             work *= min(sum(one.seconds for one in slow) / work.sum(), 1.0)
             alone = min(self._tail_between(others.max(), self.run.stop), costs[TAIL])
             costs[work.index] -= work
@@ -292,16 +301,15 @@ class ScaledRun:
         return ", ".join(map(known.in_text, names[:3])) + (" and others" if len(names) > 3 else "")
 
     def amount(self, what: str) -> float:
-        """Sum of what is counted."""
         return float(self.counted[what][1].sum()) if what in self.counted else 0.0
 
     def rate_of(self, what: str) -> Between | None:
-        """Amount per second while the middle of it came, with an interval; None if there is too little to tell."""
+        """Compute the mean rate over the middle 80 % of a quantity, or return None if there is too little data."""
         times, amounts = self.counted.get(what, (np.zeros(0), np.zeros(0)))
         slices, total = 16, amounts.sum()
         if len(times) < 4 * slices or not total:
             return None
-        # neither its start nor its tail
+        # exclude start-up and tail
         begin, end = times[np.searchsorted(np.cumsum(amounts) / total, (0.1, 0.9))].tolist()
         if end <= begin:
             return None
@@ -311,9 +319,10 @@ class ScaledRun:
 
     @cached_property
     def reading(self) -> Numbers | None:
-        """Waiting for storage per event that goes with requests, and with bytes: as fitted, and as resampled.
+        """Storage wait per event due to the number of requests (first row) and of bytes (second row).
 
-        None if it was not measured.
+        The first column is the fit to the chunks, and the other columns are fits to resampled chunks. The array is None
+        if reads were not measured.
         """
         chunks = self._measurement.chunks
         chunks = chunks[
@@ -324,13 +333,13 @@ class ScaledRun:
         names = ["requests", "bytes_requested", "metadata_requests", "bytes_metadata", "read_seconds", "open_seconds"]
         sample = chunks.sample(min(len(chunks), 4000), random_state=2)[names].fillna(0).to_numpy(np.float64)
         requests, of_bytes, before, metadata = sample[:, :4].T
-        # a reading and an opening of each chunk: one, its requests, and its bytes
+        # one row for reading each chunk and one for opening it: constant, number of requests, bytes
         one, places = np.ones(len(sample)), np.arange(len(sample))
         later = np.maximum(requests - before, 0.0)
         traits = np.array([[one, later, of_bytes - metadata], [one, before, metadata]]).transpose(2, 0, 1)
         scale, random = np.maximum(traits.max(axis=(0, 1)), 1e-300), np.random.default_rng(2)
         fits = [
-            nnls((traits[picked] / scale).reshape(-1, 3), sample[picked, 4:].ravel())[0]
+            nonnegative_fit((traits[picked] / scale).reshape(-1, 3), sample[picked, 4:].ravel())
             for picked in (places, *random.choice(places, (DRAWS - 1, len(places))))
         ]
         parts = np.array(fits) / scale * traits.mean(axis=0).sum(axis=0) * len(chunks) / self.events
@@ -338,18 +347,17 @@ class ScaledRun:
 
 
 Groups = Sequence[Sequence[ScaledRun]]
-"""Runs by size, ascending."""
+"""Runs grouped by number of workers, in ascending order."""
 
 
 def _counted(measurement: Measurement) -> dict[str, tuple[Numbers, Numbers]]:
-    """Times and amounts of what has a rate, in the order in which they came."""
     chunks = measurement.chunks.assign(one=1)
     columns = [(BYTES, chunks, "stop", "bytes_requested"), (CHUNKS, chunks, "stop", "one")]
     if chunks["requests"].notna().all():
         columns.append((REQUESTS, chunks, "stop", "requests"))
     if measurement.run.tasks is not None:
         tasks = measurement.tasks.assign(one=1)
-        # what merges take in are the results of all tasks but the last
+        # every result except the last task's is input to a merge
         results = tasks[tasks["kind"].isin((PROCESSOR, MERGE))].sort_values("stop")[:-1]
         columns += [(TASKS, tasks, "seen", "one"), (MERGED, results, "stop", "nbytes")]
     found = {}
@@ -363,9 +371,10 @@ def _counted(measurement: Measurement) -> dict[str, tuple[Numbers, Numbers]]:
 
 
 def drawn_from(groups: Groups) -> tuple[Numbers, Numbers]:
-    """Rates by size, and thread seconds per event by size and limit: the measured ones, and possible others.
+    """Resample the rates, and the thread time per event for each limit, at each number of workers.
 
-    These are means of resampled repeats; one run alone is as much faster or slower as runs of such chunks can be.
+    The first value along the second axis is measured. All other values are means over resampled repeats. If there is
+    only a single run, resampling uses the spread of its chunks.
     """
     rates, costs = [], []
     for place, group in enumerate(groups):
@@ -380,9 +389,10 @@ def drawn_from(groups: Groups) -> tuple[Numbers, Numbers]:
 
 
 def split_cold(runs: Sequence[ScaledRun]) -> None:
-    """Move the excess of a first run, which waited longer for the same bytes than those with as many workers.
+    """Move the first run's excess storage wait to COLD, if later runs waited less.
 
-    More streams cannot make each of them faster, a cache that has been filled can.
+    Only later runs with at least as many workers are considered. Additional streams cannot make each stream faster, but
+    a warm cache can.
     """
 
     def waiting(run: ScaledRun) -> float:
@@ -397,11 +407,12 @@ def split_cold(runs: Sequence[ScaledRun]) -> None:
 
 
 class Shares:
-    """What limits take in runs by size: arrays of sizes x (measured, possible others).
+    """Thread time lost to each limit, as arrays with a row for each number of workers.
 
-    `lost` are thread seconds per event by limit; `ideal` are those without any limit. `of_requests` is the share of
-    requests in what the waiting for storage grew by, None if that is unknown; `constant` has latency if requests take
-    most of the time at any size.
+    The first column is measured, and the other columns are resampled. `lost` holds the thread time per event for each
+    limit, and `ideal` holds the thread time per event in the absence of limits, both in seconds. `of_requests` is the
+    share of the growth in storage wait due to requests (None if unknown). `constant` contains LATENCY if waiting for
+    requests takes most of the time at any number of workers.
     """
 
     def __init__(self, groups: Groups, costs: Numbers) -> None:
@@ -409,12 +420,13 @@ class Shares:
         self.ideal, self.lost, self.of_requests = np.zeros(DRAWS), dict[str, Numbers](), None
         for name, amounts in zip(LIMITS, np.moveaxis(costs, 2, 0), strict=True):
             least = np.zeros(DRAWS)
-            if name in {STORAGE, BLOCKED, OVERHEAD, PREPROCESSING, WORK}:  # only what grows is lost
-                # the least is found among the measured ones: else chance would make it less
+            if name in {STORAGE, WRITING, BLOCKED, OVERHEAD, PREPROCESSING, WORK}:
+                # use the number of workers at the measured minimum, because minima of resampled values would be biased
+                # low
                 least = amounts[np.argmin(amounts[:, 0])]
             self.ideal = self.ideal + least
             self.lost[name] = np.clip(amounts - least, 0.0, None)
-        # threads that take more CPU time for the same events get in each other's way
+        # if the same events need more CPU time, threads slow each other down
         self.lost[CONTENTION] = self.lost[CONTENTION] + self.lost.pop(WORK)
         grown = self.lost.pop(STORAGE)
         worst, best = (groups[int(find(grown[:, 0]))][0] for find in (np.argmax, np.argmin))
@@ -430,29 +442,28 @@ class Shares:
             self.constant, self.ideal, self.lost[LATENCY] = [LATENCY], self.ideal - taken, 0 * grown + taken
 
     def share(self, name: str) -> Numbers:
-        """Share of all thread time that a limit takes."""
         return np.asarray(self.lost[name] / (self.ideal + sum(self.lost.values())))
 
     def useful(self, *names: str) -> Numbers:
-        """How many workers are useful, or would be if these were the only limits."""
+        """Compute the number of useful workers if only the given limits applied (by default, all limits)."""
         lost = sum(self.lost[name] for name in names or self.lost)
         return np.asarray(self.workers[:, None] * self.ideal / (self.ideal + lost))
 
 
 def turning_of(workers: Numbers, useful: Numbers) -> float:
-    """Number of workers above which a limit takes what more of them would give.
+    """Find the number of workers beyond which a limit absorbs the gain from adding workers.
 
-    It is where the line without any loss meets the most that all workers together reached: as many workers would do, if
-    nothing limited them. If the rate falls, it is the number with the highest one.
+    If the total rate peaks and then falls, this is the number of workers with the highest rate. Otherwise, it is the
+    number of workers that would reach the highest rate if scaling were ideal.
     """
     best = int(np.argmax(useful))
     return float(workers[best] if useful[-1] < FALL * useful[best] else useful[best])
 
 
 def peak_of(workers: Numbers, useful: Numbers) -> int | None:
-    """Number of workers beyond which fewer are useful; None if that cannot be said for certain.
+    """Find the number of workers beyond which the number of useful workers falls, or return None if uncertain.
 
-    `useful` has a row for each number of workers: as measured, and possible others.
+    Each row of `useful` contains the measured value for a number of workers, followed by resampled values.
     """
     best = int(np.argmax(useful[:, 0]))
     fall = useful[-1] / useful[best]
@@ -464,7 +475,10 @@ def peak_of(workers: Numbers, useful: Numbers) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A limit in its own unit, `each` of it per event, and a phrase for it."""
+    """A limit expressed as a rate.
+
+    `each` is the amount per event, and `thing` names the rate.
+    """
 
     value: Between
     unit: Unit
@@ -472,17 +486,16 @@ class Rate:
     thing: str
 
     def text(self) -> str:
-        """The limit, with its interval."""
         return self.value.text(alike(self.unit, [self.value.value]).text)
 
 
 def rate_of(name: str, runs: Sequence[ScaledRun], most: ScaledRun) -> Rate | None:
-    """The limit as a rate, the best one of the runs; None if it has none or it was not measured."""
+    """Find the highest rate of any run, or return None if the limit has no rate or the rate was not measured."""
     if name not in RATES:
         return None
     what, unit, thing = RATES[name]
     found = [(rate, run) for run in runs if (rate := run.rate_of(what)) is not None]
-    if name == CLIENT and most.costs[CLIENT]:  # that works on nothing else
+    if name == CLIENT and most.costs[CLIENT]:  # the rate if only the client took time
         found = [(Between(most.amount(CHUNKS) * most.threads / float(most.costs[CLIENT])), most)]
     if not found:
         return None
@@ -492,11 +505,11 @@ def rate_of(name: str, runs: Sequence[ScaledRun], most: ScaledRun) -> Rate | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A limit.
+    """A limit on scaling.
 
-    `share` is the part of all thread time that it takes with `at` workers, where that is most; `shares` are those of
-    all sizes. `turning` is the number of workers above which it limits; `falls` the number beyond which more make
-    the run slower. `rate` is the limit in its own unit, if it has one.
+    `share` is the limit's largest share of thread time, reached with `at` workers. `shares` holds the share at each
+    number of workers. Beyond `turning` workers, the limit absorbs the gain from adding workers. Beyond `falls` workers,
+    adding workers slows the run down. `rate` is the limit expressed as a rate, if possible.
     """
 
     name: str
@@ -512,9 +525,11 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits, largest first; `useful` workers of each size; thread seconds per event of a run without any limit.
+    """All limits on scaling, largest first.
 
-    `main` is the reason why more workers give less, None if nothing takes much.
+    `main` is the main reason why adding workers gains less and less, or None if no limit is large enough. `useful`
+    holds the number of useful workers for each number of workers. `ideal` is the thread time per event in the absence
+    of limits, in seconds.
     """
 
     causes: list[Limit]
@@ -525,7 +540,7 @@ class Limits:
 
 
 def explained(groups: Groups, costs: Numbers, unit: str) -> Limits:
-    """Explain runs, given by size, ascending; `unit` is what is counted, in the singular."""
+    """Explain how runs scale. `unit` is "worker" or "thread"."""
     shares = Shares(groups, costs)
     causes = [_limit(name, shares, groups, unit) for name in shares.lost if shares.share(name)[:, 0].max() >= 0.005]
     causes.sort(key=lambda one: -one.share.value)
@@ -535,11 +550,10 @@ def explained(groups: Groups, costs: Numbers, unit: str) -> Limits:
 
 
 def _limit(name: str, shares: Shares, groups: Groups, unit: str) -> Limit:
-    """A limit with everything about it."""
     share, useful = shares.share(name), shares.useful(name)
     at = int(np.argmax(share[:, 0]))
     run = groups[at][0]
-    if name in (LATE, NODES, COLD, FAILURES, *shares.constant):  # they are there or not; others grow with the workers
+    if name in (LATE, NODES, COLD, FAILURES, *shares.constant):  # these losses do not grow gradually
         level = 0.1 if name == NODES else 0.5
         turned = Between.of(shares.workers[np.argmax(share >= level * share.max(axis=0), axis=0)])
     else:
@@ -551,7 +565,7 @@ def _limit(name: str, shares: Shares, groups: Groups, unit: str) -> Limit:
     text = what.format(slow=run.slow, cores=f" on {counted(run.cores, 'core')}" if run.cores else "", **run.client)
     text += f", at most {rate.text()}." if rate else "."
     if falls is not None:
-        text += f" Beyond {counted(falls, unit)} the total rate falls, and more of them make the run slower."
+        text += f" Beyond {counted(falls, unit)}, the total rate falls: adding more slows the run down."
     return Limit(
         name=name,
         share=Between.of(share[at]),
@@ -566,37 +580,35 @@ def _limit(name: str, shares: Shares, groups: Groups, unit: str) -> Limit:
 
 
 def _doubts(main: Limit | None, shares: Shares, groups: Groups) -> Iterator[str]:
-    """What the runs cannot tell of the main limit."""
     if main is None or main.name not in {BANDWIDTH, LATENCY} or shares.constant:
         return
     if shares.of_requests is None:
-        yield "without bytes and waiting of chunks, bandwidth and latency of the storage cannot be told apart"
+        yield "without each chunk's byte count and read time, storage bandwidth and latency cannot be distinguished"
         return
     low, high = np.quantile(shares.of_requests[1:], INTERVAL)
     first = min((run for group in groups for run in group), key=lambda run: run.run.start)
     if low < 0.5 < high:
-        yield "chunks and requests are too much alike to tell bandwidth and latency of the storage apart"
+        yield "chunks and their requests are too similar for storage bandwidth and latency to be distinguished"
     elif main.falls is not None and first.workers == main.at:
-        yield "the run with most workers was the first one: if files were not cached yet, repeat it"
+        yield "the run with the most workers came first: repeat it if the files were not cached yet"
 
 
 # For people
 
 SHOWN: Final = 0.02
-"""Share of thread time from which a limit is drawn."""
+"""Minimum share of thread time at which a limit is drawn."""
 
 USEFUL: Final = "useful"
 
 
 def _headline(found: Limits, points: Sequence[Point], unit: str) -> str:
-    """The reason in a sentence, with its number of workers."""
     largest, useful, main = points[-1].workers, found.useful[-1].value, found.main
     of_all = f"{counted(largest, unit)} do the work of {number(three_digits(useful))}"
     most, best = max((one.value, point.workers) for one, point in zip(found.useful, points, strict=True))
     if best < largest and most > useful / FALL:
-        of_all += f", {number(best)} that of {number(three_digits(most))}"
+        of_all += f", {number(best)} the work of {number(three_digits(most))}"
     if main is None:
-        return f"Nothing limits these runs: more workers give what they promise ({of_all})."
+        return f"Nothing limits these runs: the rate grows with the number of workers ({of_all})."
     name = main.name.capitalize()
     if main.name == COLD:
         return f"{name} in the run with {counted(main.at, unit)}; {of_all} compared with later runs."
@@ -604,7 +616,7 @@ def _headline(found: Limits, points: Sequence[Point], unit: str) -> str:
 
 
 def _from(limit: Limit, points: Sequence[Point], unit: str) -> str:
-    """Turning point, with its interval if it is none of the sizes."""
+    """Format the turning point, with its interval unless a run has exactly this number of workers."""
     value = round(limit.turning.value)
     if value in {point.workers for point in points}:
         return counted(value, unit)
@@ -612,18 +624,17 @@ def _from(limit: Limit, points: Sequence[Point], unit: str) -> str:
 
 
 def reasons(found: Limits, points: Sequence[Point], unit: str, needs: Sequence[str]) -> Sheet:
-    """The reason, what to change, and all limits in a table."""
     main = found.main
     return Sheet(
-        title="why more workers give less",
+        title="why adding workers gains less and less",
         lead=[_headline(found, points, unit), *needs, *(f"Note: {doubt}." for doubt in found.doubts)],
         items=[main.text, main.advice] if main else [],
         columns=[
             Column("limit"),
-            Column("thread time", FRACTION, "part of all thread time that it takes, where that is most"),
-            Column(f"with {unit}s", COUNT, "where it takes most"),
-            Column(f"from {unit}s", COUNT, "number above which it takes what more of them would give"),
-            Column("at most", None, "the most that it allows"),
+            Column("thread time", FRACTION, "the limit's largest share of thread time"),
+            Column(f"with {unit}s", COUNT, "where the limit's share is largest"),
+            Column(f"from {unit}s", COUNT, "number of workers above which the limit absorbs the gain from adding more"),
+            Column("at most", None, "highest rate that the limit allows"),
         ],
         rows=[
             (
@@ -652,7 +663,6 @@ def reasons(found: Limits, points: Sequence[Point], unit: str, needs: Sequence[s
 
 
 def useful_workers(found: Limits, points: Sequence[Point], unit: str) -> Sheet:
-    """How many workers are useful at each size, and what the others are lost to."""
     rows: list[list[Cell]] = []
     bars = []
     for place, point in enumerate(points):
@@ -666,7 +676,7 @@ def useful_workers(found: Limits, points: Sequence[Point], unit: str) -> Sheet:
         ]
         bars.append(drawn(f"{counted(point.workers, unit)}: {_amount(shown[0])} useful", "", drawn_parts))
     return Sheet(
-        title=f"useful {unit}s, and what the others are lost to",
+        title=f"useful {unit}s, and where the others are lost",
         columns=columns(None, f"{unit}s") + columns(COUNT, USEFUL, *(one.name for one in found.causes[:3]), "others"),
         rows=rows,
         bars=bars,

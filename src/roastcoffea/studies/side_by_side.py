@@ -1,4 +1,4 @@
-"""Each side against the first: faster or slower, its metrics and facts, and costs of an event."""
+"""Comparison of each side with the first: speed, metrics, environment and costs per event."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from roastcoffea.studies.observations import Runs, Side, Spread, signed
 from roastcoffea.units import FRACTION, STRUCTURE, WORD, counted
 
 COSTS: Final[Mapping[str, str]] = {"CPU per event": "total_cpu_time", "bytes per event": "total_bytes_read"}
-"""Metrics that are divided by the number of events, by what people call that."""
+"""Maps the label of each cost to the metric that is divided by the number of events."""
 
 EVENTS: Final = "total_events"
 
 
 class Change(NamedTuple):
-    """Relative change of a cost per event that is clear, with its interval where it has one."""
+    """A significant relative change in a cost per event. `low` equals `high` if there is no interval."""
 
     label: str
     relative: float
     low: float
     high: float
     over: str | None
-    """What the interval is over: "runs", "chunks", or nothing for what repeats cannot change."""
+    """Whether the interval is based on "runs" or "chunks" (None if repeats do not vary)."""
 
     @property
     def text(self) -> str:
-        """The change in words."""
         said = f"{self.label} {signed(FRACTION, self.relative)}"
         if self.low == self.high:
             return said
@@ -42,9 +41,11 @@ class Change(NamedTuple):
 
 
 def clear_changes(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Iterator[Change]:
-    """Give the costs per event that changed for sure: by repeats, else by chunks and by 5 % or more.
+    """Find significant changes in costs per event.
 
-    Chunks cannot tell how repeats differ. CPU time and bytes of an event differ little, so a large change is clear.
+    The test uses repeats or, if there are too few, the scatter of the chunks. Because chunks do not show how much
+    repeats would differ, changes below 5 % are then ignored. CPU time and bytes per event vary little between repeats,
+    so larger changes count as significant.
     """
     for label, name in COSTS.items():
         if not all(run.metrics.get(EVENTS) and run.metrics.get(name) for run in (*before, *after)):
@@ -63,7 +64,10 @@ def clear_changes(before: Runs, after: Runs, confidence: float = repeats.CONFIDE
 def _over_chunks(
     before: Runs, after: Runs, name: str, confidence: float, scale: float = 1.0
 ) -> tuple[float, float] | None:
-    """Interval of the change over chunks of two runs, times a scale; None where chunks do not make the metric."""
+    """Estimate the interval of a change from the scatter of the chunks. `scale` multiplies the ratio of the metrics.
+
+    The result is None if there are repeats, or if the metric is not computed from chunks.
+    """
     scatter = [repeats.scatter_over_chunks(side[0], name) for side in (before, after)]
     if None in scatter or len(before) + len(after) > 2:
         return None
@@ -79,17 +83,18 @@ CANNOT_TELL: Final = "cannot tell"
 WALL: Final = "elapsed_time_seconds"
 RATE: Final = "event_rate_elapsed_khz"
 JUDGED: Final = {WALL: "wall time", RATE: "event rate"}
-"""Metrics that are judged, and what they are called."""
 
 METRICS: Final = "metrics"
 THREAD_TIME: Final = "thread time"
 BYTE_LEDGER: Final = "bytes requested"
-"""Sections of what stands side by side."""
+
+MAIN: Final = ("timing", "events", "resources", "throughput", "bytes")
+"""Groups of metrics shown by default, in this order; the explanation covers the other groups."""
 
 THREAD_TOTAL: Final = "time_total_seconds"
 
 SMALL: Final = 0.01
-"""Relative change, or share of a ledger, above which a difference of few runs is shown."""
+"""Relative change, or fraction of a ledger's total, above which to show a difference that could be due to chance."""
 
 
 # Faster or slower
@@ -97,31 +102,35 @@ SMALL: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Whether a run is "faster" or "slower" than the first, or one "cannot tell", by the metric that was judged."""
+    """Verdict on speed ("faster", "slower" or "cannot tell"), and the metric used for the verdict."""
 
     word: str
     metric: str
     judgement: repeats.Judgement
     text: str
     clear: tuple[Change, ...] = ()
-    """Costs of an event that changed for sure."""
+    observed: str | None = None
+    """The metric's change between the medians, as text."""
 
     @property
     def told(self) -> bool:
-        """Whether it is "faster" or "slower"."""
         return self.word != CANNOT_TELL
 
     @property
     def headline(self) -> str:
-        """What is clear, be it the wall time or only what an event costs."""
+        """The verdict and the significant changes in costs per event."""
         clear = [change.text for change in self.clear]
         if self.told or not clear:
             return "; ".join([self.text, *clear])
-        return "; ".join([*clear, f"{JUDGED[self.metric]}: {CANNOT_TELL}"])
+        if self.observed is None:
+            return "; ".join([*clear, f"{JUDGED[self.metric]}: {CANNOT_TELL}"])
+        scattered = self.judgement.over == repeats.RUNS
+        why = "within the scatter of repeats" if scattered else "to be confirmed by repeats"
+        return "; ".join([*clear, f"{self.observed} ({why})"])
 
 
 def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Speed:
-    """Verdict on wall time, where runs have as many events, else on their rate."""
+    """Judge the wall time or, if event counts differ, the event rate."""
     runs = (*before, *after)
     events = [median_of(side, EVENTS) for side in (before, after) if all_have(side, EVENTS)]
     name = WALL if len(events) < 2 or abs(events[1] - events[0]) <= 1e-3 * max(events) else RATE
@@ -134,9 +143,9 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     judgement = repeats.judged(old, new, confidence=confidence)
     if judgement.over is None and (bounds := _over_chunks(before, after, name, confidence)):
-        # an interval of the change, where runs give none
+        # without repeats, use the interval derived from chunks
         judgement = judgement._replace(low=bounds[0], high=bounds[1], over=repeats.CHUNKS)
-    change = f"{what} {signed(FRACTION, median(new) / median(old) - 1)}" if median(old) else what
+    change = observed = f"{what} {signed(FRACTION, median(new) / median(old) - 1)}" if median(old) else what
     if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
         over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
         change += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
@@ -144,20 +153,19 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
     text = f"{word}: {change}"
     if judgement.side is None:
-        word, text = CANNOT_TELL, f"{change}: {CANNOT_TELL} whether it changed; {judgement.why}"
+        whether = "it changed" if judgement.over == repeats.RUNS else "repeats would agree"
+        word, text = CANNOT_TELL, f"{change}: {CANNOT_TELL} whether {whether}; {judgement.why}"
     unknown = ", ".join(dict.fromkeys(run.name for run in runs if EVENTS not in run.metrics))
     if name == WALL and unknown:
-        text += f"; taken to have as many events, as those of {unknown} are not known"
-    return Speed(word, name, judgement, text, clear)
+        text += f"; assumes equal event counts, because the count is unknown for {unknown}"
+    return Speed(word, name, judgement, text, clear, observed)
 
 
 def all_have(side: Runs, name: str) -> bool:
-    """Whether all runs have a metric."""
     return all(name in run.metrics for run in side)
 
 
 def median_of(side: Runs, name: str) -> float:
-    """Median of a metric."""
     return median(run.metrics[name] for run in side)
 
 
@@ -166,33 +174,36 @@ def median_of(side: Runs, name: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A metric of all sides, and its change from the first to each of the others; None where a side lacks it."""
+    """A metric on all sides, compared with the first side. Values are None on sides that lack the metric."""
 
     metric: Metric
     section: str
     spreads: tuple[Spread | None, ...]
     judgements: tuple[repeats.Judgement | None, ...]
     differs_at: tuple[bool, ...]
-    """Of each side whether its difference from the first is worth to be shown."""
+    """Whether to show each side's difference from the first side."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether the row is shown by default: it differs, and is a ledger class or one of the main metrics."""
+        return any(self.differs_at) and (self.section != METRICS or self.metric.group in MAIN)
 
     @property
     def label(self) -> str:
-        """Name of the metric, with what statistic it is."""
         return f"{self.metric.label} ({self.metric.statistic})" if self.metric.statistic else self.metric.label
 
     def change(self, place: int) -> float | None:
-        """Difference of the medians, of a side less the first."""
         first, other = self.spreads[0], self.spreads[place]
         return None if first is None or other is None else other.median - first.median
 
     def relative_change(self, place: int) -> float | None:
-        """Difference of the medians beside the first; None where that is 0."""
+        """Divide the change by the first side's median (None if that median is 0)."""
         first, change = self.spreads[0], self.change(place)
         return None if change is None or first is None or not first.median else change / abs(first.median)
 
 
 def facts_of(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
-    """All that runs were made on and with; different values of repeats are separated, "-" is not known."""
+    """List each side's environment and settings: "a / b" if repeats differ, "-" if unknown."""
     names = dict.fromkeys(name for side in sides for run in side.runs for name in run.facts)
     return {
         name: tuple(" / ".join(dict.fromkeys(run.facts.get(name, "-") for run in side.runs)) for side in sides)
@@ -201,9 +212,8 @@ def facts_of(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
 
 
 def rows_of(sides: Sequence[Side], confidence: float) -> Iterator[Row]:
-    """All metrics that are numbers."""
     runs = [side.runs for side in sides]
-    # beside the total of a ledger small differences of its classes are not shown
+    # hide differences in time classes that are small compared with the ledger's total
     small = SMALL * median_of(runs[0], THREAD_TOTAL) if all_have(runs[0], THREAD_TOTAL) else 0.0
     for metric in CATALOGUE.metrics():
         if metric.group == RAW or metric.unit in (STRUCTURE, WORD):
@@ -222,7 +232,7 @@ def rows_of(sides: Sequence[Side], confidence: float) -> Iterator[Row]:
 
 
 def _differs(first: Spread | None, other: Spread | None, judgement: repeats.Judgement | None, least: float) -> bool:
-    """Whether a difference is worth to be shown: it is told apart from noise, or cannot be and is not small."""
+    """Decide whether to show a difference: it is significant, or it is large and there are too few runs to tell."""
     if first is None or other is None or judgement is None:
         return first is not other
     change = abs(other.median - first.median)

@@ -1,32 +1,56 @@
-"""Wall time of a run elsewhere: with other workers, without some cost, with other chunk sizes."""
+"""Predictions of a run's wall time on other clusters, with other chunk sizes, and with costs removed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product, starmap
 from math import inf
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.replay.stages import Recorded, recorded_run
+from roastcoffea.report.page.frame import page
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Cell, Heading, Sheet, columns
+from roastcoffea.storage.folders import write_page
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.prediction import Check, Prediction, Predictor
 from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf(Presented):
-    """Predictions from recorded runs, with their error.
+class Paged(Presented):
+    """A result that can also be written as a page; its first sheet is its heading."""
 
-    `checks` compare measured runs with their predictions, `error` is the relative error behind the predicted ranges.
-    `spread` is the range of the repeats' wall times relative to their median (None without repeats), `doubts` are
-    caveats of all predictions. With `same_host` all workers share the cores of one host; otherwise each adds as many
-    cores as the recorded ones had.
+    __slots__ = ()
+
+    def _heading(self) -> Heading:
+        raise NotImplementedError
+
+    def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write a self-contained HTML page, and return its path.
+
+        Raises
+        ------
+        MeasurementError
+            If the file exists or cannot be written.
+        """
+        return write_page(Path(path), partial(page, self._heading(), self.sheets()[1:]), overwrite=overwrite)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf(Paged):
+    """Wall times predicted from recorded runs, with an estimate of the error.
+
+    `checks` compares measured wall times with predictions. `error` is the relative error used for the predicted ranges.
+    `spread` is the difference between the slowest and the fastest repeat, relative to their median (None if there are
+    no repeats). `doubts` lists caveats that apply to all predictions. If `same_host` is true, all workers share the
+    cores of one host. Otherwise, the number of cores per worker is the same as in the recorded run.
     """
 
     runs: list[Recorded]
@@ -38,7 +62,6 @@ class WhatIf(Presented):
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
-        """Predictions, their accuracy, and caveats."""
         rechunked = [one for one in self.predictions if one.rechunked]
         sheets = [self._heading(), *self._cluster_sheets([one for one in self.predictions if not one.rechunked])]
         if rechunked:
@@ -61,7 +84,6 @@ class WhatIf(Presented):
         return [*sheets, self._check_sheet(), *([Sheet(title="Caveats", items=caveats)] if caveats else [])]
 
     def _heading(self) -> Heading:
-        """The recorded run and its resources."""
         first, workers = self.runs[0], _cluster(self.runs[0])
         cores = "an unknown number of cores" if first.cores is None else counted(first.cores, "core")
         chunks = "unknown size" if first.chunksize is None else f"{number(first.chunksize)} events"
@@ -70,20 +92,19 @@ class WhatIf(Presented):
         return Heading(label="what if", title=first.name, lead=[lead])
 
     def _cluster_sheets(self, predictions: Sequence[Prediction]) -> Iterator[Sheet]:
-        """One row per cluster as recorded, and one column per change."""
         names = list(dict.fromkeys(one.scenario for one in predictions))
         recorded = {(one.workers, one.threads): one for one in predictions if one.scenario == names[0]}
         every, first, error = [*recorded.values()], self.runs[0], self.error
-        # 50 % more is not as far away as 50 % less
+        # 50 % longer is a factor of 1.5, but 50 % shorter is a factor of 2
         accuracy = f"within {FRACTION.text(error)}" if error < 0.2 else f"within a factor of {1 + error:.2g}"
-        notes = ["Scheduler busy: share of the wall time; tasks wait for it long before 100 %."]
+        notes = ['"Scheduler busy" is a fraction of the wall time. Tasks queue up long before it reaches 100 %.']
         sharing, each = "with enough cores", first.workers_of_host
         if first.cores is not None:
             cores = counted(first.cores, "core")
             alone = f"with {cores} per worker" if each == 1 else f"with {cores} for every {number(each)} workers"
-            sharing = f"of workers that share {cores}" if self.same_host else alone
+            sharing = f"with workers sharing {cores}" if self.same_host else alone
             if any(one.workers > first.workers for one in every) and first.hosts == 1 and not self.same_host:
-                notes.append(f"Each worker adds cores. To keep {cores} in total, use --same-host (same_host=True).")
+                notes.append(f"Each worker adds cores. To keep {cores} in total, pass --same-host (same_host=True).")
         predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
         yield Sheet(
             title=f"Wall time {sharing}, {accuracy}",
@@ -95,14 +116,13 @@ class WhatIf(Presented):
         for begin in range(0, len(every), 5):
             some = every[begin : begin + 5]
             yield Sheet(
-                title="" if begin else "Wall time with one change, by workers",
+                title="" if begin else "Wall time with one change, by number of workers",
                 columns=columns(None, "") + columns(SECOND, *map(_cluster, some)),
                 rows=[(name, *(found[one.workers, one.threads, name] for one in some)) for name in names],
             )
 
     def _check_sheet(self) -> Sheet:
-        """Measured runs and their predictions."""
-        known = "unknown; pass repeats of it" if self.spread is None else FRACTION.text(self.spread)
+        known = "unknown; pass repeats" if self.spread is None else FRACTION.text(self.spread)
         heads = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
         rows: list[Sequence[Cell]] = [
             (
@@ -115,11 +135,11 @@ class WhatIf(Presented):
             title="Measured and predicted",
             columns=heads + columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from"),
             rows=rows,
-            notes=[f"Spread of repeats of the recorded run: {known}."],
+            notes=[f"Spread between repeats of the recorded run: {known}."],
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Predictions, checks and caveats in plain types."""
+        """Return the predictions, checks and caveats as a dictionary of plain types."""
         return {
             "same_host": self.same_host,
             "predictions": [asdict(prediction) for prediction in self.predictions],
@@ -131,8 +151,7 @@ class WhatIf(Presented):
 
 
 def _reasons(predictions: Sequence[Prediction]) -> list[str]:
-    """Why some have no number."""
-    return [f"Only ranges: {reason}." for reason in dict.fromkeys(one.reason for one in predictions) if reason]
+    return [f"Range only: {reason}." for reason in dict.fromkeys(one.reason for one in predictions) if reason]
 
 
 def _cluster(one: Recorded | Prediction | Check) -> str:
@@ -152,35 +171,40 @@ def what_if(
     chunksize: Sequence[int] = (),
     storage: float = STORAGE_FACTOR,
 ) -> WhatIf:
-    """Predict the wall time of a recorded run on other clusters, without some costs, and with other chunk sizes.
+    """Predict a run's wall time under other conditions by replaying its records.
+
+    The conditions are other clusters, other chunk sizes, and scenarios in which one cost is removed.
 
     Parameters
     ----------
     run
-        The run to replay, along with those of `others` that have its workers, threads and chunk size.
+        The run to replay. Its repeats (runs in `others` with the same numbers of workers and threads and the same chunk
+        size) are replayed too.
     others
-        More runs of the same analysis on the same files: repeats show the spread, runs with other workers check the
-        predictions, runs with another chunk size show the fixed cost of a chunk.
+        More runs of the same analysis over the same files. Repeats show the spread, runs with a different number of
+        workers are used to check the predictions, and runs with a different chunk size reveal the fixed cost of a
+        chunk.
     workers, threads
-        Worker processes, and threads per worker; by default those of the run.
+        Numbers of worker processes, and numbers of threads per worker. The defaults are those of the run.
     same_host
-        Workers share the cores of one host; otherwise each adds as many cores as the recorded ones had.
+        Whether all workers share the cores of one host. Otherwise, the number of cores per worker is the same as in the
+        recorded run.
     chunksize
-        Other chunk sizes, for the workers of the run.
+        Chunk sizes for which to predict the wall time on the run's cluster.
     storage
-        Speed-up of storage in its scenario.
+        Speed-up of storage in the faster-storage scenario.
 
     Raises
     ------
     NotMeasuredError
-        If the runs lack data for a replay, or are not of the same analysis.
+        If the runs lack data needed for a replay, or if they are not runs of the same analysis.
     ValueError
-        If numbers of workers or threads, or chunk sizes, are not whole numbers above 0 in a sequence, if there are more
-        than 10,000 workers or 256 threads per worker, or if `storage` is not above 0.
+        If `workers`, `threads` or `chunksize` is not a sequence of integers above 0, if there are more than 10,000
+        workers or 256 threads per worker, or if `storage` is not above 0.
     """
-    # a replay holds all threads in memory
+    # limited because a replay keeps all threads in memory
     for name, values, most in (("workers", workers, 10_000), ("threads", threads, 256), ("chunksize", chunksize, inf)):
-        _check_counts(name, values or (), most)
+        check_counts(name, values or (), most)
     if not isinstance(storage, Real) or not storage > 0:
         raise ValueError(f"storage is {storage!r}; pass a number above 0")
     first, *rest = runs = [_recorded(source) for source in (run, *others)]
@@ -199,9 +223,9 @@ def what_if(
     )
 
 
-def _check_counts(name: str, values: object, most: float) -> None:
+def check_counts(name: str, values: object, most: float) -> None:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ValueError(f"{name} is {values!r}; pass integers above 0 in a list, as in {name}=[2, 4]")
+        raise ValueError(f"{name} is {values!r}; pass a list of integers above 0, e.g. {name}=[2, 4]")
     for value in values:
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) <= 0:
             raise ValueError(f"{name} is {value!r}; pass integers above 0")
@@ -226,4 +250,4 @@ def _check_same_analysis(first: Recorded, run: Recorded) -> None:
         difference = f"{run.name} processed {number(run.events)} events and {first.name} {number(first.events)}"
     else:
         return
-    raise NotMeasuredError(f"{difference}: pass runs of one analysis on the same files")
+    raise NotMeasuredError(f"{difference}: pass runs of the same analysis over the same files")

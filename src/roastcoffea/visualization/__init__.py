@@ -1,1 +1,1 @@
-"""Pictures of a run: what is measured is drawn here, and nothing is measured or stored."""
+"""Plots of a run. Nothing is measured or stored in this package."""

@@ -1,4 +1,4 @@
-"""How values of many chunks are distributed: histograms, clouds of points and their density, layers of areas."""
+"""Distributions over many chunks: histograms, points and their density, stacked areas."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import WITH_RESULT, identities, natural
-from roastcoffea.metrics.phases import BUSY, CLASS_OF_KIND, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
+from roastcoffea.metrics.facts import WITH_RESULT, identities, natural, some
+from roastcoffea.metrics.phases import (
+    BUSY,
+    CLASS_OF_KIND,
+    COLUMNS_OF,
+    CONTENTION,
+    FAILED,
+    LOCK,
+    OVERHEAD,
+    RESIDUAL,
+    WAIT,
+)
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
 from roastcoffea.metrics.thread_activity import sum_of
 from roastcoffea.records import workers as task_records
@@ -26,19 +36,17 @@ from roastcoffea.visualization.draw import NAMELESS, entry, legend, scheme_of, w
 from roastcoffea.visualization.inputs import busy_in_pixels
 
 MOST_GROUPS: Final = 4
-"""Datasets that are told apart; of more the smallest are drawn together."""
+"""Maximum number of groups. With more datasets, the smallest ones share a group."""
 
 MOST_POINTS: Final = 3000
-"""Points that are drawn one by one; more are drawn as a density."""
+"""Maximum number of points to draw individually. With more points, their density is drawn instead."""
 
 
 Bins = int | Sequence[float] | None
-"""Number of bins, or their edges; None for as many as the values ask for."""
+"""Number of bins, or the bin edges. If None, the edges are chosen to suit the values."""
 
 
 class Group(NamedTuple):
-    """Values that belong together."""
-
     name: str
     here: npt.NDArray[np.bool_]
     colour: str
@@ -46,7 +54,12 @@ class Group(NamedTuple):
 
 
 def groups_of(ax: Axes, names: Sequence[str | None]) -> list[Group]:
-    """Groups by name, largest first; the smallest of many are one."""
+    looks = zip(masks_of(names).items(), scheme_of(ax).series, "os^D", strict=False)
+    return [Group(name, here, colour, marker) for (name, here), colour, marker in looks]
+
+
+def masks_of(names: Sequence[str | None]) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return a mask for each name, most frequent name first. If there are many names, the rarest share a mask."""
     named = np.array([NAMELESS if name is None else str(name) for name in names], dtype=object)
     kinds, sizes = np.unique(named, return_counts=True)
     ordered = kinds[np.argsort(-sizes, kind="stable")].tolist()
@@ -54,8 +67,19 @@ def groups_of(ax: Axes, names: Sequence[str | None]) -> list[Group]:
     masks = {entry(kind): named == kind for kind in own}
     if len(own) < len(ordered):
         masks[f"{len(ordered) - len(own)} others"] = ~np.isin(named, own)
-    looks = zip(masks.items(), scheme_of(ax).series, "os^D", strict=False)
-    return [Group(name, here, colour, marker) for (name, here), colour, marker in looks]
+    return masks
+
+
+def running_chunks(chunks: pa.Table, start: float, bins: int) -> tuple[Numbers, dict[str, Numbers]]:
+    """Return the edges of the time bins, and each dataset's mean number of running chunks in each bin."""
+    timed = chunks.filter(pc.and_(chunks["start"].is_valid(), chunks["stop"].is_valid()))
+    begun, ended = (amounts(some(timed, "no chunk attempt has times"), name) for name in ("start", "stop"))
+    edges = np.linspace(min(start, begun.min()), max(start, ended.max()), bins + 1)
+    refuse_if(edges[-1] <= edges[0], "the chunk attempts took no time")
+    masks = masks_of(timed["dataset"].to_pylist())
+    row = np.argmax(list(masks.values()), axis=0)
+    seconds = busy_in_pixels(row, begun, ended, (len(masks), bins), edges)
+    return edges, dict(zip(masks, seconds / np.diff(edges), strict=True))
 
 
 def distribution(
@@ -69,14 +93,14 @@ def distribution(
     whole: bool = False,
     colour: str | None = None,
 ) -> None:
-    """Draw how values are distributed, stacked of groups; values that are one and the same are a sentence.
+    """Draw a histogram stacked by group, or a sentence if all values are equal.
 
     Parameters
     ----------
     whole
-        Whether values are whole numbers, which get bins of their own.
+        Whether the values are integers. Bin edges then lie between integers.
     colour
-        That of a single group.
+        Colour of the histogram if there is only one group.
     """
     ax.set(xlabel=label, ylabel=things)
     if bins is None and np.ptp(values) <= (0 if whole else 0.01 * np.abs(values).max()):
@@ -96,18 +120,17 @@ def distribution(
 
 
 def sentence(ax: Axes, text: str) -> None:
-    """Say in words, in place of a picture, what has but one value."""
     ax.set_axis_off()
     words = fill(text, 46).replace("$", r"\$")
     ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes, linespacing=1.6)
 
 
 def stacked(ax: Axes, edges: Numbers, layers: Iterable[tuple[str | None, Numbers, str]]) -> None:
-    """Draw steps on top of each other: label, heights and colour of each layer.
+    """Draw stacked steps, given the label, heights and colour of each layer.
 
-    Layers of one colour are told apart by a thin line in that of the background.
+    Layers of the same colour are separated by a thin line in the background colour.
     """
-    below: Any = np.zeros(len(edges) - 1)  # matplotlib's types know no arrays
+    below: Any = np.zeros(len(edges) - 1)  # matplotlib's type hints lack arrays
     last = ""
     for label, heights, colour in layers:
         ax.stairs(below + heights, edges, baseline=below, fill=True, facecolor=colour, linewidth=0, label=label)
@@ -129,7 +152,7 @@ def _edges(values: Numbers, whole: bool) -> Numbers:
 
 
 def cloud(ax: Axes, x: Numbers, y: Numbers, names: Sequence[str | None], things: str) -> None:
-    """Draw points in groups; of many points their density."""
+    """Draw points by group, or the density of the points if there are many."""
     for values, set_scale in ((x, ax.set_xscale), (y, ax.set_yscale)):
         if 0 < 100 * values.min() < values.max():
             set_scale("log")
@@ -148,16 +171,24 @@ def cloud(ax: Axes, x: Numbers, y: Numbers, names: Sequence[str | None], things:
 
 
 SHOWN: Final = (*BUSY, RESIDUAL)
-"""Classes; what the ledger cannot place, as nothing tells what went on, is in its residual."""
+"""Task classes. The residual stands for tasks without recorded phases."""
 
 IDLE: Final = len(SHOWN)
-"""Stands for no class, in pixels."""
+
+FOR_CPU: Final = (CONTENTION, LOCK, WAIT)
+"""Classes shown in paler colours.
+
+A chunk keeps the colour of its work while it waits for a core or the GIL. Runs from older versions have a
+single class for all waiting.
+"""
 
 
 class Stream(NamedTuple):
-    """Attempts: number of their lane (a thread of a worker) and of their class in SHOWN, from start to stop.
+    """Attempts with their times.
 
-    `task` and `chunk` are the rows of each in the tables of tasks and of chunks, -1 where there is none.
+    `lane` is the index of an attempt's worker thread, and `kind` is the index of its class in SHOWN. `task` and `chunk`
+    are the attempt's rows in the task and chunk tables, or -1 if there is none. `pale` (0 to 3) is the fraction of the
+    chunk's time spent in FOR_CPU, in quarters rounded down.
     """
 
     lane: Integers
@@ -166,45 +197,55 @@ class Stream(NamedTuple):
     stop: Numbers
     task: Integers
     chunk: Integers
+    pale: Integers
     lanes: list[str]
-    """The worker of each lane; those of one worker are beside each other."""
+    """Worker of each lane. All lanes of a worker are adjacent."""
 
     workers: int
 
 
 class Pixels(NamedTuple):
-    """Pixels of lanes x time: number of the class that took the most (any failure wins), its seconds, and all."""
+    """Pixels in a grid of lanes and time bins.
+
+    `kind` is the class with the most time, unless a failure takes precedence. `most` is the time in this class and
+    `busy` is the time in all classes, both in seconds. `pale` is the mean paleness.
+    """
 
     kind: Integers
     most: Numbers
     busy: Numbers
+    pale: Integers
 
 
 def stream_of(tasks: pa.Table | None, chunks: pa.Table | None, names: Mapping[str, str] | None = None) -> Stream:
-    """Attempts of tasks; those of chunks where no scheduler tells of tasks (None). Workers are in order of `names`."""
+    """Arrange task attempts in lanes, or chunk attempts if there was no scheduler. Workers are sorted by `names`."""
     if tasks is not None:
         table, (kind, chunk) = tasks, _classes_of_tasks(tasks, chunks)
     elif chunks is not None:
         table, kind, chunk = chunks, _main_classes(chunks), np.arange(len(chunks))
     else:
-        raise NotMeasuredError("neither tasks nor chunks were seen")
-    refuse_if(table["worker"].null_count == len(table), "it is not known on which worker anything ran")
+        raise NotMeasuredError("no tasks or chunks were recorded")
+    refuse_if(table["worker"].null_count == len(table), "no task or chunk has a worker")
     timed = np.flatnonzero(pc.and_(table["start"].is_valid(), table["stop"].is_valid()).to_numpy())
-    refuse_if(len(timed) == 0, "it is not known of any task when it ran")
+    refuse_if(len(timed) == 0, "no task has times")
     known = table.select(["worker", "thread", "start", "stop"]).take(pa.array(timed))
     start, stop = (amounts(known, name) for name in ("start", "stop"))
     lane, lanes = _lanes(known, start, stop, names or {})
     task, workers = timed if tasks is not None else np.full(len(timed), -1), len(known["worker"].unique())
-    return Stream(lane, kind[timed], start, np.maximum(start, stop), task, chunk[timed], lanes, workers)
+    pale = np.where(chunk >= 0, _paleness(chunks)[chunk], 0) if chunks else 0 * chunk
+    moments = start, np.maximum(start, stop)
+    return Stream(lane, kind[timed], *moments, task, chunk[timed], pale[timed], lanes, workers)
 
 
 def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
-    """Number of the class that took most of each pixel of lanes x time; any failure wins."""
     lanes, shape = len(stream.lanes), (rows, len(edges) - 1)
     row = stream.lane * rows // lanes
     of_row = np.bincount(np.arange(lanes) * rows // lanes)
-    busy, most = np.zeros((2, *shape))
+    busy, most, pale = np.zeros((3, *shape))
     picture = np.full(shape, IDLE)
+    for level in range(1, 4):
+        here = stream.pale == level
+        pale += level * busy_in_pixels(row[here], stream.start[here], stream.stop[here], shape, edges)
     for kind in sorted(np.unique(stream.kind), key=lambda one: SHOWN[one] == FAILED):
         here = stream.kind == kind
         seconds = busy_in_pixels(row[here], stream.start[here], stream.stop[here], shape, edges)
@@ -214,11 +255,10 @@ def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
         most[wins] = seconds[wins]
     mostly_idle = busy < of_row[:, None] * (edges[1] - edges[0]) / 2
     picture[mostly_idle & (picture != SHOWN.index(FAILED))] = IDLE
-    return Pixels(picture, most, busy)
+    return Pixels(picture, most, busy, np.rint(pale / np.maximum(busy, 1e-9)).astype(np.int64))
 
 
 def _classes_of_tasks(tasks: pa.Table, chunks: pa.Table | None) -> tuple[Integers, Integers]:
-    """Number of the class of each task, and the row of its chunk."""
     numbers = np.array([SHOWN.index(name) for name in (*CLASS_OF_KIND.values(), RESIDUAL)])
     kinds, chunk = numbers[places(tasks["kind"], list(CLASS_OF_KIND))], np.full(len(tasks), -1)
     if chunks is not None and len(chunks):
@@ -230,7 +270,6 @@ def _classes_of_tasks(tasks: pa.Table, chunks: pa.Table | None) -> tuple[Integer
 
 
 def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
-    """For each attempt of a task the row of its chunk; -1 where it is none's."""
     of_chunks, of_tasks = identities(tasks, chunks)
     order = np.argsort(of_chunks, kind="stable")
     last = order[np.maximum(np.searchsorted(of_chunks[order], of_tasks, side="right") - 1, 0)]
@@ -238,17 +277,27 @@ def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
 
 
 def _main_classes(chunks: pa.Table) -> Integers:
-    """For each attempt of a chunk the class that took most of it, or that it failed."""
+    """Return the class outside FOR_CPU in which each chunk attempt spent the most time, or failure."""
     seconds = np.column_stack([sum_of(chunks, columns) for columns in COLUMNS_OF.values()])
     rest = amounts(chunks, "wall_seconds") - seconds.sum(axis=1)
     names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])
-    most = names[np.column_stack([seconds, rest]).argmax(axis=1)]
+    # a chunk with no time in any other class was waiting
+    weights = np.array([1e-9 if name in FOR_CPU else 1.0 for name in (*COLUMNS_OF, OVERHEAD)])
+    most = names[(weights * np.column_stack([seconds, rest])).argmax(axis=1)]
     kinds = np.where(seconds.any(axis=1), most, SHOWN.index(RESIDUAL))
     return np.where(one_of(chunks["outcome"], pa.array(WITH_RESULT)), kinds, SHOWN.index(FAILED))
 
 
+def _paleness(chunks: pa.Table) -> Integers:
+    """Return the fraction of each chunk attempt's time spent in FOR_CPU, in quarters rounded down (at most 3)."""
+    waited = np.sum([sum_of(chunks, COLUMNS_OF[name]) for name in FOR_CPU], axis=0)
+    share = waited / np.maximum(np.nan_to_num(amounts(chunks, "wall_seconds")), 1e-9)
+    faded: Integers = np.clip(4 * share, 0, 3).astype(np.int64)
+    return faded
+
+
 def _lanes(table: pa.Table, start: Numbers, stop: Numbers, shown: Mapping[str, str]) -> tuple[Integers, list[str]]:
-    """Lane of each attempt, lanes of a worker beside each other, and the worker of each lane."""
+    """Return the lane of each attempt, and the worker of each lane. All lanes of a worker are adjacent."""
     worker = pc.fill_null(table["worker"], "?")
     names = sorted(worker.unique().to_pylist(), key=lambda name: natural(shown.get(name, name)))
     code = places(worker, names)
@@ -260,10 +309,10 @@ def _lanes(table: pa.Table, start: Numbers, stop: Numbers, shown: Mapping[str, s
 
 
 def _fill_in(thread: Integers, worker: Integers, start: Numbers, stop: Numbers) -> None:
-    """Give attempts whose thread is not known (-1) the first one of their worker that is free, else one below -1."""
+    """Assign attempts on unknown threads (-1) to their worker's first free thread, or to a new thread below -1."""
     rows = np.flatnonzero(np.isin(worker, worker[thread < 0]))
     taken: dict[int, dict[int, list[tuple[float, float]]]] = {}
-    # those whose thread is known come first, and each in order of time
+    # known threads first, each in chronological order
     for row in rows[np.lexsort((start[rows], thread[rows] < 0))].tolist():
         of_worker, span = taken.setdefault(int(worker[row]), {}), (float(start[row]), float(stop[row]))
         if thread[row] < 0:
@@ -273,7 +322,6 @@ def _fill_in(thread: Integers, worker: Integers, start: Numbers, stop: Numbers) 
 
 
 def _is_free(spans: Sequence[tuple[float, float]], wanted: tuple[float, float]) -> bool:
-    """Whether no span, of those in order, has a part in common with another one."""
     place = bisect_left(spans, wanted)
     before, after = spans[place - 1 : place], spans[place : place + 1]
     return all(stop <= wanted[0] for _, stop in before) and all(start >= wanted[1] for start, _ in after)

@@ -1,4 +1,4 @@
-"""What several plots draw: colours, units of axes, words, legends, notes, bars, and lines of workers."""
+"""Elements shared by plots: colours, axis units, text, legends, notes, bars and worker lines."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from matplotlib.colors import to_rgb
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, Family
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, SERIES, Family
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.sheets import sheet as cards
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from roastcoffea.visualization.inputs import Presence, Series, Span, lasting, on_grid
 
 LETTER: Final = 0.58
-"""Mean width of a letter divided by its size."""
+"""Mean width of a letter, as a fraction of the font size."""
 
 POINTS_PER_INCH: Final = 72
 GAPS: Final[dict[str, Any]] = {"columnspacing": 1.0, "handlelength": 1.4, "handletextpad": 0.5, "labelspacing": 0.3}
 
 
 def letters(ax: Axes) -> float:
-    """Size of the letters of labels, in points: others are in proportion to it."""
+    """Return the font size of axis labels in points. Other font sizes are proportional to this size."""
     return float(ax.xaxis.label.get_fontsize())
 
 
 def size_in_points(ax: Axes) -> tuple[float, float]:
-    """Width and height of axes, before a layout engine moves them."""
-    box, figure = ax.get_window_extent(), ax.get_figure(root=True)
+    """Return the width and height of axes before a layout engine adjusts the axes."""
+    box, figure = ax.get_window_extent(), ax.figure.figure
     points = POINTS_PER_INCH / (figure.dpi if figure is not None else POINTS_PER_INCH)
     return box.width * points, box.height * points
 
 
 def legend(ax: Axes, most: int | None = None) -> None:
-    """Legend of so many entries: above all that was drawn where it is low, for which the y axis grows, else beside."""
+    """Draw a legend with at most `most` entries, above the data if the legend is small, and otherwise next to the
+    axes."""
     if most is not None and most < 0:
-        raise ValueError(f"a legend has 0 entries or more, not {most}")
+        raise ValueError(f"max_legend_entries must be 0 or more, not {most}")
     handles, labels = ax.get_legend_handles_labels()
     handles, labels = handles[:most], labels[:most]
     if not labels:
@@ -62,10 +63,10 @@ def legend(ax: Axes, most: int | None = None) -> None:
 
 
 def _beside(ax: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Legend to the right of the axes; where nothing else makes room, these become narrower."""
+    """Draw the legend to the right of the axes. Without a layout engine, the axes are made narrower."""
     size = 0.85 * letters(ax)
     lines = [fill(label, 22) for label in labels]
-    figure = ax.get_figure(root=True)
+    figure = ax.figure.figure
     if figure is None or figure.get_layout_engine() is None:
         longest = max(len(line) for label in lines for line in label.split("\n"))
         share = (LETTER * longest + 4) * size / size_in_points(ax)[0]
@@ -76,7 +77,6 @@ def _beside(ax: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
 
 
 def _grow(ax: Axes, share: float) -> None:
-    """Move the upper end of the y axis outwards by a share of its length."""
     transform = ax.yaxis.get_transform()
     low, high = transform.transform(np.array(ax.get_ylim()))
     top = transform.inverted().transform(np.array([high + share * (high - low)]))[0]
@@ -87,12 +87,15 @@ def _grow(ax: Axes, share: float) -> None:
 
 
 def by_family(names: Iterable[str], family_of: Mapping[str, Family] = FAMILY_OF) -> list[str]:
-    """Classes, or phases, in the order in which they are stacked: those of a family next to each other."""
+    """Sort classes or phases in stacking order, keeping families together."""
     return sorted(names, key=lambda name: FAMILIES.index(family_of[name]))
 
 
 def family_labels(names: Mapping[str, str], family_of: Mapping[str, Family] = FAMILY_OF) -> dict[str, str | None]:
-    """Labels of classes, given how each is called: the first of a family names all of it, as they look alike."""
+    """Return legend labels for classes, given their names.
+
+    All classes in a family have the same colour, so the first class has a label for the whole family.
+    """
     labels: dict[str, str | None] = {}
     for _, group in groupby(by_family(names, family_of), family_of.__getitem__):
         own = list(group)
@@ -102,23 +105,21 @@ def family_labels(names: Mapping[str, str], family_of: Mapping[str, Family] = FA
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
-    """All colours on a background."""
+    """All colours for a light or a dark background."""
 
     dark: bool
     ground: str
-    """The background itself; thin lines in it separate what has the same colour."""
+    """Colour of the background, and of thin lines between areas of the same colour."""
     ink: str
-    """Text, and lines that are no class's."""
+    """Colour of text, and of lines that do not belong to a class."""
     quiet: str
-    """Axes, and lines that something is compared with."""
+    """Colour of axes and reference lines."""
     series: tuple[str, ...]
-    """For things without a colour of their own, such as datasets and workers: greens, which stand for no class."""
     of_time: Mapping[str, str]
     of_bytes: Mapping[str, str]
     of_phases: Mapping[str, str]
 
     def of(self, family: Family) -> str:
-        """Colour of a family."""
         return family.dark if self.dark else family.light
 
 
@@ -134,8 +135,8 @@ def _scheme(dark: bool, ground: str, ink: str, quiet: str, series: tuple[str, ..
     return Scheme(dark, ground, ink, quiet, series, of_time, of_bytes, of_phases)
 
 
-LIGHT: Final = _scheme(False, "#FFFFFF", "#1C1C1E", "#5B5B60", ("#005049", "#5F9963", "#212E01", "#546F4E"))
-DARK: Final = _scheme(True, "#17181A", "#E6E6E8", "#A5A5AB", ("#99C8C1", "#03892C", "#DFF7D6", "#839F84"))
+LIGHT: Final = _scheme(False, "#FFFFFF", "#1C1C1E", "#5B5B60", tuple(one.light for one in SERIES))
+DARK: Final = _scheme(True, "#17181A", "#E6E6E8", "#A5A5AB", tuple(one.dark for one in SERIES))
 
 OF_TIME: Final = LIGHT.of_time
 OF_BYTES: Final = LIGHT.of_bytes
@@ -143,17 +144,16 @@ OF_PHASES: Final = LIGHT.of_phases
 
 
 def scheme_of(ax: Axes) -> Scheme:
-    """Colours for these axes: what is labelled in a light colour has a dark background, transparent or not."""
+    """Return the colours for these axes. Light labels imply a dark background, even if it is transparent."""
     return scheme_on(str(ax.xaxis.label.get_color()))
 
 
 def scheme_on(ink: str) -> Scheme:
-    """Colours beside text of this colour."""
+    """Return the colours that match text in this colour."""
     return DARK if luminance(ink) > cards.MIDDLE else LIGHT
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of a colour, from 0 (black) to 1 (white)."""
     return cards.luminance(to_rgb(colour))
 
 
@@ -165,7 +165,7 @@ LONGEST_NOTE: Final = 3 * NOTE_WIDTH
 
 
 class Scale(NamedTuple):
-    """Factor from stored values to those on an axis, and the unit there."""
+    """Axis unit, and the factor that converts stored values to this unit."""
 
     factor: float
     unit: str
@@ -178,13 +178,12 @@ ScaleOf = Callable[[float], Scale]
 
 
 def bytes_scale(largest: float, unit: str = "B") -> Scale:
-    """Prefix in which the largest amount has one to three digits before the point."""
+    """Choose the unit prefix for which the largest amount has one to three digits before the decimal point."""
     steps = int(np.clip(np.floor(np.log10(max(largest, 1.0)) / 3), 0, len(LARGE_PREFIXES) - 1))
     return Scale(10.0 ** (-3 * steps), f"{LARGE_PREFIXES[steps]}{unit}")
 
 
 def seconds_scale(longest: float) -> Scale:
-    """Unit of time in which the longest duration is easily read."""
     if longest >= 3 * SECONDS_PER_HOUR:
         return Scale(1 / SECONDS_PER_HOUR, "h")
     if longest >= 3 * SECONDS_PER_MINUTE:
@@ -193,7 +192,7 @@ def seconds_scale(longest: float) -> Scale:
 
 
 def time_axis(ax: Axes, start: float, stop: float) -> Callable[[Numbers], Numbers]:
-    """Label a time axis from start to stop (Unix seconds); give what turns moments into its numbers."""
+    """Label a time axis, and return a function that converts Unix seconds to axis values."""
     scale = seconds_scale(max(stop - start, 1.0))
     ax.set_xlabel(f"time since the start of the run ({scale.unit})")
     if stop > start:
@@ -202,7 +201,6 @@ def time_axis(ax: Axes, start: float, stop: float) -> Callable[[Numbers], Number
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Have an axis say whole numbers only, thousands separated."""
     axis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
     axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
@@ -211,20 +209,20 @@ def whole_numbers(axis: Axis) -> None:
 
 
 def short(name: str | None, longest: int = LONGEST_NAME) -> str:
-    """Name that fits beside an axis: the middle of a long one is left out; `$` stays what it is."""
+    """Format a name for an axis, omitting the middle of a long name and escaping `$`."""
     text = str(NAMELESS if name is None else name).replace("$", r"\$")
     half = (longest - 1) // 2
     return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
 
 
 def entry(name: str | None) -> str:
-    """Name in a legend; matplotlib leaves out what begins with an underscore."""
+    """Format a name for a legend. matplotlib omits names that begin with an underscore."""
     text = short(name)
     return f" {text}" if text.startswith("_") else text
 
 
 def note(ax: Axes, text: str) -> None:
-    """Write a remark below the label of the x axis; a very long one is cut."""
+    """Write a note below the x axis label. Very long notes are truncated."""
     remark = fill(shorten(text, LONGEST_NOTE, placeholder=" ..."), NOTE_WIDTH).replace("$", r"\$")
     ax.set_xlabel("\n".join(filter(None, (ax.get_xlabel(), remark))))
 
@@ -239,9 +237,10 @@ def bars(
     colours: Mapping[str, str],
     labels: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Draw one horizontal bar a name, the first on top, stacked of parts; parts of nothing but zeros are left out.
+    """Draw one stacked horizontal bar per name, with the first bar on top.
 
-    Parts of one colour are told apart by a thin line in that of the background.
+    Parts that are zero for all names are omitted. Parts of the same colour are separated by a thin line in the
+    background colour.
     """
     places = np.arange(len(names))
     reached = np.zeros(len(names))
@@ -259,11 +258,11 @@ def bars(
     ax.set_yticks(places, [short(name) for name in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlim(left=min(0.0, float(reached.min(initial=0.0))))  # bars of almost nothing move the limit
+    # otherwise, bars of almost zero length would shift the limit
+    ax.set_xlim(left=min(0.0, float(reached.min(initial=0.0))))
 
 
 def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
-    """Write a text beside the end of each bar, and make room for it."""
     size = 0.85 * letters(ax)
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
         ax.annotate(text, (max(end, 0.0), place), (3, 0), textcoords="offset points", va="center", fontsize=size)
@@ -273,7 +272,7 @@ def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
 
 
 def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], list[int]]:
-    """Numbers of those with a bar of their own, largest first, and of the others."""
+    """Return the indices of the items with separate bars, largest first, and the indices of the other items."""
     order = np.argsort(-totals, kind="stable").tolist()
     return (order, []) if len(order) <= most else (order[: most - 1], order[most - 1 :])
 
@@ -281,7 +280,7 @@ def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], li
 def pooled_bars(
     ax: Axes, names: Sequence[str | None], parts: Mapping[str, tuple[Numbers, str]], scale_of: ScaleOf, label: str
 ) -> None:
-    """Draw bars of parts (amounts and colour), the largest on top, and the smallest together."""
+    """Draw bars made up of parts. The largest bar is on top, and the smallest bars are combined."""
     amounts = np.array([values for values, _ in parts.values()])
     own, others = largest_first(amounts.sum(axis=0))
     shown, drawn = [names[place] for place in own], amounts[:, own]
@@ -295,22 +294,22 @@ def pooled_bars(
 
 
 MOST_LINES: Final = 7
-"""Workers that have a line each; of more there are bands."""
+"""Maximum number of workers to draw as separate lines. With more workers, bands are drawn instead."""
 
 GRID: Final = 300
 MOST_STEPS: Final = 2000
-"""Moments of values that hold until the next one; of more those on a grid are drawn."""
+"""Maximum number of steps in a step function. Longer step functions are drawn on a grid."""
 
 SOLID: Final = "-"
 DASHED: Final = (0, (3, 1.2))
 DASHES: Final = (SOLID, SOLID, DASHED, DASHED, DASHED, DASHED, SOLID, SOLID)
-"""Of lines whose colours are those of a scheme, twice over."""
+"""Line styles, in order of use. Each colour in the scheme is used for two lines."""
 
 
 def worker_lines(ax: Axes, series: Series, span: Span, label: str, scale: float = 1.0, *, steps: bool = False) -> None:
-    """Draw each worker's line; of many workers the median, and bands of 80 % and all.
+    """Draw one line per worker or, for many workers, the median with bands for 80 % and 100 % of workers.
 
-    In `steps` values hold from sample to sample.
+    With `steps`, each value holds until the next sample.
     """
     scheme, axis, drawstyle = scheme_of(ax), time_axis(ax, *span), "steps-post" if steps else "default"
     if len(series.workers) > MOST_LINES:
@@ -319,7 +318,7 @@ def worker_lines(ax: Axes, series: Series, span: Span, label: str, scale: float 
         step: Literal["post"] | None = "post" if steps else None
         for bottom, top, alpha, name in (
             (low, high, 0.2, f"all {len(rows)} workers"),
-            (tenth, ninth, 0.4, "80 % of them"),
+            (tenth, ninth, 0.4, "80 % of workers"),
         ):
             look: dict[str, Any] = {"color": scheme.series[0], "alpha": alpha, "linewidth": 0, "label": name}
             ax.fill_between(axis(moments), bottom, top, step=step, **look)
@@ -327,7 +326,7 @@ def worker_lines(ax: Axes, series: Series, span: Span, label: str, scale: float 
     else:
         for number, (name, times, values) in enumerate(zip(series.names, series.times, series.values, strict=True)):
             look = {"color": (2 * scheme.series)[number], "linestyle": DASHES[number], "drawstyle": drawstyle}
-            # so that lines which lie on each other are all seen
+            # different widths keep overlapping lines visible
             look |= {"linewidth": 1.2 + 0.5 * (len(series.names) - 1 - number), "label": entry(name), "markersize": 4}
             ax.plot(axis(times), values * scale, marker="." if len(times) < 30 and not steps else None, **look)
     _end_of_workers(ax, label)
@@ -336,32 +335,32 @@ def worker_lines(ax: Axes, series: Series, span: Span, label: str, scale: float 
 def worker_steps(  # noqa: PLR0917
     ax: Axes, series: Series, span: Span, label: str, there: Presence, scale: float = 1.0
 ) -> None:
-    """Draw what `worker_lines` does of values that hold from sample to sample, the last one until the worker left."""
+    """Draw `worker_lines` as steps. Each value holds until the next sample, and the last value until the worker
+    left."""
     series = lasting(series, there)
     times, values = ([of_worker[1:] for of_worker in every] for every in (series.times, series.values))
     worker_lines(ax, series._replace(times=times, values=values), span, label, scale, steps=True)
 
 
 def worker_mean(ax: Axes, series: Series, span: Span, label: str) -> None:
-    """Draw the mean over the workers present, in a band from the least to the most."""
+    """Draw the mean over all workers present, with a band from the minimum to the maximum."""
     (grid, rows), scheme = _gridded(series), scheme_of(ax)
     x = time_axis(ax, *span)(grid)
     if len(rows) > 1:
-        look: dict[str, Any] = {"color": scheme.series[0], "alpha": 0.25, "linewidth": 0, "label": "least to most"}
+        look: dict[str, Any] = {"color": scheme.series[0], "alpha": 0.25, "linewidth": 0, "label": "minimum to maximum"}
         ax.fill_between(x, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), **look)
     ax.plot(x, np.nanmean(rows, axis=0), color=scheme.ink, linewidth=1.4, label="mean over workers")
     _end_of_workers(ax, label)
 
 
 def worker_sum(ax: Axes, series: Series, span: Span, label: str, there: Presence) -> None:
-    """Draw the sum over the workers present; each has its first value from its arrival on."""
+    """Draw the sum over all workers present. Each worker's first value applies from its arrival."""
     moments, rows = _gridded(lasting(series, there), steps=True)
     level(ax, time_axis(ax, *span)(moments), np.nansum(rows, axis=0))
     _end_of_workers(ax, label)
 
 
 def level(ax: Axes, x: Numbers, values: Numbers) -> None:
-    """Draw values that hold until the next one, and the area below."""
     colour = scheme_of(ax).series[0]
     ax.step(x, values, where="post", color=colour, linewidth=1.5)
     ax.fill_between(x, values, step="post", color=colour, alpha=0.3, linewidth=0)
@@ -374,7 +373,10 @@ def _end_of_workers(ax: Axes, label: str) -> None:
 
 
 def _gridded(series: Series, *, steps: bool = False) -> tuple[Numbers, Numbers]:
-    """Moments at which anything is known of any worker, and what each had there: of steps, where any changed."""
+    """Return a grid of times, and each worker's values at these times.
+
+    For steps, the grid consists of the sample times unless there are too many samples.
+    """
     if steps:
         grid = np.unique(np.concatenate(series.times))
         if len(grid) > MOST_STEPS:

@@ -1,4 +1,4 @@
-"""What plots draw from: records of a run, what is computed from them, and series on a common grid."""
+"""Plot inputs: records of a run, facts and metrics, and series on a common grid."""
 
 from __future__ import annotations
 
@@ -27,21 +27,19 @@ from roastcoffea.records.workers import OF_SCHEDULER
 from roastcoffea.storage.store import load_run
 
 Span = tuple[float, float]
-"""Beginning and end of a run (Unix seconds)."""
+"""Start and stop of a run (Unix seconds)."""
 
 Presence = Mapping[str, tuple[float, float]]
-"""When each worker arrived and left, as far as that is known."""
+"""Arrival and departure times of each worker, if they are known."""
 
 
 class Workers(NamedTuple):
-    """What is known of workers: when they were there, and their short names."""
-
     presence: Presence
     names: Mapping[str, str]
 
 
 class Series(NamedTuple):
-    """A quantity of workers: moments in order and values for each."""
+    """A quantity over time, with sorted times and the corresponding values for each worker."""
 
     workers: list[str]
     names: list[str]
@@ -50,21 +48,19 @@ class Series(NamedTuple):
 
     @property
     def begin(self) -> float:
-        """Moment of the first sample."""
         return float(min(times[0] for times in self.times))
 
     @property
     def end(self) -> float:
-        """Moment of the last sample."""
         return float(max(times[-1] for times in self.times))
 
 
 def series_of(samples: pa.Table, column: str, names: Mapping[str, str]) -> Series:
-    """A column of the samples by worker, with their names; refused where it was never measured."""
+    """Return a sample column as a series; raise NotMeasuredError if it was never measured."""
     noted = column in OF_SCHEDULER and "noted" in samples.column_names
     times = pc.coalesce(samples["noted"], samples["time"]) if noted else samples["time"]
     timed = samples.select(["worker", column]).append_column("time", times)
-    known = some(timed.drop_null(), f"no sample tells {column}")
+    known = some(timed.drop_null(), f"no sample has {column}")
     workers = sorted(known["worker"].unique().to_pylist(), key=lambda worker: natural(names.get(worker, worker)))
     code, (time, value) = places(known["worker"], workers), (amounts(known, name) for name in ("time", column))
     order, borders = np.lexsort((time, code)), np.cumsum(np.bincount(code))[:-1]
@@ -73,17 +69,16 @@ def series_of(samples: pa.Table, column: str, names: Mapping[str, str]) -> Serie
 
 
 def known_rows(chunks: pa.Table, *columns: str) -> pa.Table:
-    """Datasets of chunks with columns, where these are all known."""
     table = chunks.select(["dataset", *columns])
     known = table.filter(reduce(pc.and_, [table[column].is_valid() for column in columns]))
-    return some(known, f"{' and '.join(columns).replace('_', ' ')} are not known of any chunk")
+    return some(known, f"{' and '.join(columns).replace('_', ' ')} are unknown for every chunk")
 
 
 def on_grid(series: Series, grid: Numbers, *, steps: bool = False) -> Numbers:
-    """Values of each worker at the moments of a grid; NaN before the first sample and after the last.
+    """Return each worker's values on a grid of times, with NaN before the first and after the last sample.
 
-    Values are linear between samples, and a worker whose samples all lie between two moments of the grid has its mean
-    at the nearer one; in `steps` they are those of the last sample.
+    Values are interpolated linearly. If all of a worker's samples lie between two grid points, the nearest grid point
+    has their mean value. With `steps`, the value of the most recent sample is used.
     """
     rows = np.full((len(series.workers), len(grid)), np.nan)
     for row, times, values in zip(rows, series.times, series.values, strict=True):
@@ -98,9 +93,10 @@ def on_grid(series: Series, grid: Numbers, *, steps: bool = False) -> Numbers:
 
 
 def lasting(series: Series, there: Presence) -> Series:
-    """Series in which each worker has its first value from its arrival on, and its last one until it left.
+    """Extend each worker's series back to the worker's arrival and forward to its departure.
 
-    Where these are not known (`there`) it is an interval between its samples; all is within the samples of all.
+    The first and last values are repeated. If a worker is not in `there`, its series is extended by one sampling
+    interval at each end. No series is extended beyond the range of all samples.
     """
     longer: list[Numbers] = []
     for worker, times in zip(series.workers, series.times, strict=True):
@@ -112,7 +108,7 @@ def lasting(series: Series, there: Presence) -> Series:
 
 
 def busy_in_pixels(rows: Integers, starts: Numbers, stops: Numbers, shape: tuple[int, int], edges: Numbers) -> Numbers:
-    """Seconds of intervals in each pixel of rows x bins of time; all bins are equally long."""
+    """Return the time that intervals cover in each pixel (row and time bin). All bins have the same width."""
     begun, ended = np.clip([starts, stops], edges[0], edges[-1])
     return spread(rows, begun, ended, ended - begun, axes(edges[0], edges[-1], np.arange(shape[0]), *shape))
 
@@ -121,35 +117,35 @@ Counted = tuple[Numbers, Numbers]
 Ask = Callable[[str], Any]
 
 METRIC: Final = "metric"
-"""The input by which a plot asks for metrics by their names, of which some may be missing."""
+"""Input for plots that look up metrics by name, some of which may be missing."""
 
 OPTIONS: Final[Mapping[str, str]] = {
-    "bins": "Number of bins of a distribution, or their edges in the unit of the axis.",
-    "max_legend_entries": "Most entries of the legend; the others are drawn without a name.",
+    "bins": "Number of bins in a distribution, or the bin edges in the axis unit.",
+    "max_legend_entries": "Maximum number of legend entries. Any further lines are left out of the legend.",
 }
-"""What users may set of some plots, and what it means; a plot that has a parameter of this name takes it."""
+"""Options for some plots, with descriptions. A plot accepts an option if it has a parameter with that name."""
 
 PLOT_INPUTS: Final = Catalogue(given=(RUN, METRIC, *OPTIONS), below=CATALOGUE)
-"""Inputs of plots; metrics and the facts that these are computed from are inputs as well."""
+"""Plot inputs, in addition to metrics and their facts."""
 
 
 def plot_input(function: AnyFunction) -> AnyFunction:
-    """Decorate a function as an input of plots, whose parameters name what it is computed from."""
+    """Register a function as a plot input. The function's parameters are the names of its inputs."""
     PLOT_INPUTS.add(Fact.of(function, kept=True))
     return function
 
 
 def inputs_of(source: Any, options: Mapping[str, Any] | None = None, **older: Any) -> Evaluator:
-    """Inputs of plots of a run, a measurement, a collector or the folder of one, or of data in the shapes of 0.1.2.
+    """Collect plot inputs from a run, measurement, collector, measurement folder or data from version 0.1.2.
 
-    `options` has those of OPTIONS that were set.
+    `options` contains the values passed for OPTIONS.
 
     Raises
     ------
     ValueError
-        If nothing was given, or something of another kind.
+        If no source was given, or the source has an unsupported type.
     MeasurementError
-        If there is no measurement in the folder.
+        If the folder does not contain a measurement.
     """
     given = {name: data for name, data in older.items() if data is not None}
     if (argument := argument_of(source)) is not None:
@@ -160,7 +156,7 @@ def inputs_of(source: Any, options: Mapping[str, Any] | None = None, **older: An
     run = getattr(measured, "run", measured)
     if not isinstance(run, Run) and not (source is None and given):
         found = "nothing" if source is None else type(source).__name__
-        raise ValueError(f"give a collector, a measurement, a Run, or one of {', '.join(ARGUMENTS)}; {found} was given")
+        raise ValueError(f"pass a collector, a measurement, a Run, or one of {', '.join(ARGUMENTS)}; {found} was given")
     metrics = given.pop("metrics") if isinstance(given.get("metrics"), Metrics) else None
     if metrics is not None and not isinstance(run, Run):
         run = metrics.evaluator.value(RUN)
@@ -172,12 +168,12 @@ def inputs_of(source: Any, options: Mapping[str, Any] | None = None, **older: An
     return Evaluator(PLOT_INPUTS, values | made.inputs, below)
 
 
-# Records, at least one; moments are on the client's clock
+# Records (NotMeasuredError if there are none), with times on the client's clock
 
 
 @plot_input
 def start(run: Run) -> float:
-    """Where the time axis begins (Unix seconds)."""
+    """Start of the time axis (Unix seconds)."""
     if run.stop > run.start:
         return run.start
     tables = ((run.samples, "time"), (run.chunks, "start"))
@@ -187,7 +183,7 @@ def start(run: Run) -> float:
 
 @plot_input
 def whole_run(run: Run, start: float) -> Span:
-    """Where the time axis begins and ends, for what is sampled (Unix seconds)."""
+    """Start and stop of the time axis for samples (Unix seconds)."""
     if run.stop > start or run.samples is None:
         return start, max(run.stop, start)
     return start, max(pc.max(run.samples["time"]).as_py() or start, start)
@@ -195,7 +191,7 @@ def whole_run(run: Run, start: float) -> Span:
 
 @plot_input
 def workers(run: Run, worker_names: Mapping[str, str]) -> Workers:
-    """When each worker arrived and left, as far as that is known, and their names."""
+    """Worker names, and the arrival and departure times of each worker, if they are known."""
     if run.lifetimes is None:
         return Workers({}, worker_names)
     known = run.lifetimes.select(["worker", "start", "stop"]).drop_null()
@@ -205,19 +201,16 @@ def workers(run: Run, worker_names: Mapping[str, str]) -> Workers:
 
 @plot_input
 def chunk_attempts(run: Run) -> pa.Table:
-    """Attempts of chunks."""
-    return on_clients_clock(run, some(recorded(run, "chunks"), "no attempt of a chunk was seen"), "start", "stop")
+    return on_clients_clock(run, some(recorded(run, "chunks"), "no chunk attempt was recorded"), "start", "stop")
 
 
 @plot_input
 def computed_chunks(chunk_attempts: pa.Table) -> pa.Table:
-    """Attempts of chunks that were computed to the end."""
-    return some(with_outcome(chunk_attempts, (OK,)), "no chunk was computed to the end")
+    return some(with_outcome(chunk_attempts, (OK,)), "no chunk was fully computed")
 
 
 @plot_input
 def phased_chunks(run: Run, computed_chunks: pa.Table) -> pa.Table:
-    """Attempts of chunks that were computed to the end, at least one of them with recorded phases."""
     columns = [phase.column for phase in phases_of(computed_chunks)]
     lacking = all(computed_chunks[column].null_count == len(computed_chunks) for column in columns)
     refuse_if(lacking, run.absent.get(f"chunks.{columns[0]}", "no chunk has recorded phases"))
@@ -226,11 +219,11 @@ def phased_chunks(run: Run, computed_chunks: pa.Table) -> pa.Table:
 
 @plot_input
 def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
-    """When attempts of chunks and of preprocessing ran, and the bytes that each requested; null is not known."""
+    """Times of chunk and preprocessing attempts, and the bytes requested by each attempt (null if unknown)."""
     asked = pc.coalesce(chunk_attempts["bytes_requested"], chunk_attempts["coffea_bytes_read"])
     loaded = pc.fill_null(pc.equal(chunk_attempts["outcome"], CHECKPOINT), False)
     found = [_timed(chunk_attempts, pc.if_else(loaded, pc.fill_null(asked, 0), asked))]
-    some(found[0].drop_null(), "of no attempt of a chunk it is known when it ran and what it requested")
+    some(found[0].drop_null(), "no chunk attempt has both times and requested bytes")
     if run.preprocessing is not None:
         openings = on_clients_clock(run, run.preprocessing, "start", "stop")
         found.append(_timed(openings, openings["bytes_requested"]))
@@ -241,17 +234,17 @@ def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
 def attempts(
     run: Run, counted_chunks: pa.Table | None = None, lifetimes: pa.Table | None = None
 ) -> tuple[pa.Table | None, pa.Table | None]:
-    """Attempts of tasks, None where they are not known, and those of chunks; of both one at least is known.
+    """Task attempts and chunk attempts. One of the two may be None.
 
-    As in the time ledger, the outcome of a chunk whose result was not used is "repeated", and attempts that were lost
-    with their worker or did not finish have estimated times.
+    As in the time ledger, the outcome of chunks with an unused result is "repeated". Times are estimated for attempts
+    that did not finish or whose worker was lost.
     """
     chunks = None if run.chunks is None or "chunks" in run.absent else chunk_attempts(run)
     if chunks is not None and counted_chunks is not None:
         chunks = _with_repeated(chunks, counted_chunks)
     if chunks is not None and run.tasks is None:
         return None, chunks
-    tasks = some(recorded(run, "tasks"), "no task was seen")
+    tasks = some(recorded(run, "tasks"), "no task was recorded")
     if lifetimes is not None:
         none = table_of_rows(CHUNK_COLUMNS, [])
         moments = estimated_intervals(Records.of(run, lifetimes, none, none), tasks)
@@ -262,7 +255,6 @@ def attempts(
 
 
 def _with_repeated(chunks: pa.Table, counted: pa.Table) -> pa.Table:
-    """Chunks in which the outcome of those with a result that was not used is that they were repeated."""
     unused = pa.array(one_of(chunks["outcome"], pa.array(WITH_RESULT)) & ~among(chunks, counted))
     if not pc.any(unused, min_count=0).as_py():
         return chunks
@@ -276,34 +268,33 @@ def _with_column(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Tabl
 
 @plot_input
 def worker_samples(run: Run) -> pa.Table:
-    """Samples of workers."""
-    return on_clients_clock(run, some(recorded(run, "samples"), "no sample of a worker was taken"), "time")
+    return on_clients_clock(run, some(recorded(run, "samples"), "no worker was sampled"), "time")
 
 
 @plot_input
 def states_of_workers(run: Run) -> pa.Table:
-    """What the scheduler knew of workers (`OF_SCHEDULER`), as it sampled itself, or with the samples of workers."""
+    """The scheduler's view of workers (`OF_SCHEDULER`), from the scheduler's samples or, failing that, the workers'
+    samples."""
     states = run.worker_states
     return states if states is not None and len(states) else worker_samples(run)
 
 
 @plot_input
 def worker_lifetimes(run: Run) -> pa.Table:
-    """Workers."""
-    return some(recorded(run, "lifetimes"), "no worker was seen")
+    return some(recorded(run, "lifetimes"), "no worker was recorded")
 
 
-# What is computed from them
+# Computed from records
 
 
 @plot_input
 def worker_counts(run: Run, present: tuple[Numbers, Numbers]) -> Counted:
-    """Moments, and the number of workers from each to the next.
+    """Times, and the number of workers from each time to the next.
 
-    The last number is that of the workers who stayed to the end of the run: they leave as it ends.
+    The last number is the number of workers that stayed until the end of the run.
     """
     moments = np.unique(np.concatenate(present))
-    refuse_if(len(moments) == 0, "no worker was seen")
+    refuse_if(len(moments) == 0, "no worker was recorded")
     came, left = (np.searchsorted(np.sort(each), moments, side="right") for each in present)
     counts = (came - left).astype(np.float64)
     if moments[-1] < run.stop:
@@ -313,10 +304,10 @@ def worker_counts(run: Run, present: tuple[Numbers, Numbers]) -> Counted:
 
 @plot_input
 def compression_factors(computed_chunks: pa.Table) -> tuple[str, Numbers]:
-    """Uncompressed over compressed size of "chunks", or of other things that are named."""
+    """The plural name of the items, such as "chunks", and each item's ratio of uncompressed to compressed size."""
     known = computed_chunks.select(["bytes_payload", "bytes_uncompressed"]).drop_null()
     read = known.filter(pc.greater(known["bytes_payload"], 0))
-    known = some(read, "of no chunk the payload is known with its size in memory")
+    known = some(read, "no chunk has both a payload and an uncompressed size")
     return "chunks", measured_values(known["bytes_uncompressed"]) / measured_values(known["bytes_payload"])
 
 
@@ -325,7 +316,6 @@ def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
 
 
 def on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
-    """Table whose moments (these columns) were on the clocks of workers."""
     offsets = {worker: offset for worker, offset in clock_offsets(run).items() if offset}
     if offsets:
         place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))

@@ -1,4 +1,4 @@
-"""The registry of plots: what each draws, and the one form in which all of them are called."""
+"""The plot registry, and the signature shared by all plots."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from roastcoffea.compat import older_keywords
 from roastcoffea.compat.shapes import ARGUMENTS, argument_of
 from roastcoffea.diagnosis.completeness import state_of
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.records.run import Run
-from roastcoffea.storage.folders import whole_file
+from roastcoffea.storage.folders import check_free, whole_file
 from roastcoffea.visualization.draw import DARK, LIGHT, NAMELESS, Scheme, scheme_on, short
 from roastcoffea.visualization.inputs import OPTIONS, PLOT_INPUTS, inputs_of
 
@@ -32,25 +33,28 @@ PREFIX: Final = "plot_"
 SIZE: Final = (5.25, 3.5)
 TALL: Final = (5.25, 4.5)
 WIDE: Final = (7.0, 4.2)
-"""Inches; at the width of a column (3.4) the smallest letters have 5.5 points. Wide ones have a legend beside them."""
+"""Figure sizes in inches. At a column width of 3.4 inches, the smallest text is 5.5 points.
+
+Wide figures have the legend at the side.
+"""
 
 DOTS_PER_INCH: Final = 200
 
 STYLE_FILE: Final = Path(__file__).with_name("roastcoffea.mplstyle")
 STYLE: Final[Any] = mpl.rc_params_from_file(STYLE_FILE, use_default_template=False)
-"""How figures of our own look, whatever style the user has; axes that are handed over keep theirs."""
+"""Style for new figures, independent of the user's style. Axes passed by the user keep their style."""
 
 Size = tuple[float, float]
 
 
 class Drawn(NamedTuple):
-    """A figure and its axes. In a cell they are the picture, and no text."""
+    """A figure and its axes, displayed as an image in a notebook cell."""
 
     figure: Figure
     axes: Axes
 
     def _ipython_display_(self) -> None:
-        """Show a figure that pyplot does not hold; its own ones IPython shows at the end of the cell."""
+        """Display a figure that pyplot does not manage. IPython displays other figures at the end of the cell."""
         from IPython.display import display
         from matplotlib import pyplot as plt
 
@@ -59,30 +63,35 @@ class Drawn(NamedTuple):
 
 
 class PlotFunction(Protocol):
-    """A plot as users call it.
+    """Signature shared by all plot functions.
 
     Parameters
     ----------
     source
-        A collector, a measurement, a Run, or the folder of a saved measurement. Version 0.1.2 took `tracking_data`,
-        `span_metrics`, `metrics`, `chunk_info` or `chunk_metrics` instead: they are still taken, and win over it.
-    output_path
-        File to save the figure to, overwriting an existing one; its suffix (png, pdf, svg) is the format.
+        A collector, a measurement, a Run, or the folder of a saved measurement. The arguments of version 0.1.2
+        (`tracking_data`, `span_metrics`, `metrics`, `chunk_info`, `chunk_metrics`) take precedence over the source.
+    path
+        Output file. Its suffix (png, pdf or svg) selects the format.
+    overwrite
+        Overwrite an existing file.
     ax
-        Axes to draw on: nothing else changes, in pyplot neither. Without it there is a new figure, in the style of this
-        package. It is one of pyplot's where pyplot is in use or IPython runs, so that it shows there.
+        Axes to draw on. Nothing else in matplotlib or pyplot is changed. By default, a new figure is created in this
+        package's style. If pyplot is in use or IPython is running, pyplot manages and displays the new figure.
     title
-        Instead of the plot's own; "" for none.
+        Title to use instead of the default; "" for no title.
     figsize
-        Inches of a new figure.
+        Size of a new figure in inches.
     dark
-        Draw a new figure for a dark background; by default if matplotlib's style has light text, such as
-        `plt.style.use("dark_background")`. Axes that are given need not say so: their labels tell.
+        Whether to draw a new figure for a dark background. By default, the background is dark only if matplotlib's
+        style has light text, e.g. after `plt.style.use("dark_background")`. On axes that you pass, the colour of the
+        labels determines the plot's colours.
 
     Raises
     ------
     ValueError
-        If what it draws was not measured; the text says what, and why.
+        If the plot's data were not measured. The message gives the reason.
+    MeasurementError
+        If the file exists or cannot be written.
     """
 
     __name__: str
@@ -91,7 +100,7 @@ class PlotFunction(Protocol):
         self,
         source: Any = None,
         /,
-        output_path: str | PathLike[str] | None = None,
+        path: str | PathLike[str] | None = None,
         *,
         tracking_data: Mapping[str, Any] | None = None,
         span_metrics: Mapping[Any, float] | None = None,
@@ -102,6 +111,7 @@ class PlotFunction(Protocol):
         title: str | None = None,
         figsize: Size | None = None,
         dark: bool | None = None,
+        overwrite: bool = False,
         bins: Any = None,
         max_legend_entries: int | None = None,
     ) -> tuple[Figure, Axes]: ...
@@ -109,7 +119,7 @@ class PlotFunction(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """An entry of the registry: `draw` gets axes, and the inputs that its parameters name (see PLOT_INPUTS)."""
+    """An entry in the registry. `draw` takes axes and the inputs named by its other parameters (see PLOT_INPUTS)."""
 
     name: str
     title: str
@@ -119,18 +129,15 @@ class Plot:
 
     @functools.cached_property
     def function(self) -> PlotFunction:
-        """What users call."""
         return _callable(self)
 
     @property
     def function_name(self) -> str:
-        """Name of the function that users call."""
         return f"{PREFIX}{self.name}"
 
     def drawn(
         self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None, *, dark: bool | None = None
     ) -> Axes:
-        """Axes with the picture, on a new figure where none are given."""
         try:
             arguments = inputs.arguments(self.needs)
             shown = self._title_of(inputs) if title is None else title
@@ -142,7 +149,6 @@ class Plot:
             raise ValueError(f"{self.function_name} has nothing to draw: {reason}") from None
 
     def _title_of(self, inputs: Evaluator) -> str:
-        """What is drawn, and of which run, with its state; data in the older shapes are of none."""
         run: Run = inputs.value(RUN)
         name = name_of(run)
         if not name and not run.ended_early:
@@ -155,29 +161,31 @@ class Plot:
 
     def _drawn_on(self, ax: Axes, arguments: list[Any], title: str) -> Axes:
         self.draw(ax, *arguments)
-        ax.set_title(title)  # last: where there is nothing to draw axes stay as they are
+        ax.set_title(title)  # done last, so that the axes stay unchanged if there is nothing to draw
         return ax
 
 
 PLOTS: Final[dict[str, Plot]] = {}
-"""Plots by name, without "plot_"."""
+"""Plots by name, without the "plot_" prefix."""
 
 
 def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], PlotFunction]:
-    """Decorate a function `plot_<name>(ax, <inputs>)`; what users call gathers the inputs and makes the figure.
+    """Register a function `plot_<name>(ax, <inputs>)`, and return the public function.
+
+    The public function collects the inputs and creates the figure.
 
     Raises
     ------
     ValueError
-        If the name is taken, or there is no such input.
+        If the name is taken, or an input does not exist.
     """
 
     def register(draw: Callable[..., None]) -> PlotFunction:
         name, needs = draw.__name__.removeprefix(PREFIX), Needs.of(draw, first=1)
         if name in PLOTS:
-            raise ValueError(f"there is a plot {name!r} already")
+            raise ValueError(f"a plot {name!r} already exists")
         if unknown := [need for need in needs.inputs if need not in PLOT_INPUTS]:
-            raise ValueError(f"{draw.__name__} needs {', '.join(unknown)}: no such input of plots")
+            raise ValueError(f"{draw.__name__} needs {', '.join(unknown)}: no such plot input")
         PLOTS[name] = Plot(name=name, title=title, size=size, draw=draw, needs=needs)
         return PLOTS[name].function
 
@@ -187,28 +195,30 @@ def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], Pl
 def _callable(entry: Plot) -> PlotFunction:
     options = [name for name in OPTIONS if name in entry.needs.inputs]
 
+    @older_keywords(output_path="path")
     def plotted(source: Any = None, /, *positional: Any, **given: Any) -> tuple[Figure, Axes]:
         for value in positional:
             _take(entry, given, value, options)
-        output_path = given.pop("output_path", None)
-        ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
-        dark = given.pop("dark", None)
+        path, overwrite = given.pop("path", None), given.pop("overwrite", False)
+        ax, title, figsize, dark = (given.pop(name, None) for name in ("ax", "title", "figsize", "dark"))
         chosen = {name: given.pop(name) for name in options if name in given}
         if unknown := given.keys() - ARGUMENTS:
             raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
+        if path is not None:
+            file_for(path, overwrite=overwrite)  # check the path before drawing
         axes = entry.drawn(inputs_of(source, chosen, **given), ax, title, figsize, dark=dark)
         figure = figure_of(axes)
-        if output_path is not None:
-            save(figure, output_path)
+        if path is not None:
+            save(figure, path, overwrite=overwrite)
         return Drawn(figure, axes)
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
-    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
+    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature differs from that of the drawing function
     complete = inspect.signature(PlotFunction.__call__)
     parameters = list(complete.parameters.values())[1:]
     taken = [parameter for parameter in parameters if parameter.name not in OPTIONS or parameter.name in options]
     signature = complete.replace(parameters=taken)
-    plotted.__signature__ = signature  # type: ignore[attr-defined]  # with all arguments of 0.1.2
+    plotted.__signature__ = signature  # type: ignore[attr-defined]  # includes all arguments of version 0.1.2
     arguments, raised = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2].split("\n\n", 1)
     meanings = "".join(f"\n{name}\n    {OPTIONS[name]}" for name in options)
     plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}{meanings}\n\n{raised}"
@@ -216,30 +226,33 @@ def _callable(entry: Plot) -> PlotFunction:
 
 
 def _take(entry: Plot, given: dict[str, Any], value: Any, options: Sequence[str]) -> None:
-    """Add an argument without a name, which 0.1.2 took in an order of each plot's own: its kind tells what it is."""
+    """Accept a positional argument as in version 0.1.2, and identify the argument by its type.
+
+    In that version, the order of arguments differed between plots.
+    """
     if value is None or (isinstance(value, Mapping) and not value):
         return
     name: str | None
     if isinstance(value, str | PathLike):
-        name = "title" if "output_path" in given else "output_path"
+        name = "title" if "path" in given else "path"
     elif isinstance(value, tuple):
         name = "figsize"
     else:
         name = options[0] if isinstance(value, int) and len(options) == 1 else argument_of(value)
     if name is None or name in given:
         names = ", ".join(f"{each}=" for each in ARGUMENTS)
-        took = f"{entry.function_name} takes no {type(value).__name__} there"
-        raise TypeError(f"{took}: after the source it takes a file; give data by name ({names})")
+        took = f"{entry.function_name} takes no {type(value).__name__} in that position"
+        raise TypeError(f"{took}: only a file may follow the source; pass data by name ({names})")
     given[name] = value
 
 
 def registered(name: str) -> Plot:
-    """Plot of this name, with or without "plot_".
+    """Return the plot with this name, which may include the "plot_" prefix.
 
     Raises
     ------
     ValueError
-        If there is none; the text names those that there are.
+        If there is no such plot. The message suggests similar names, or lists all plots.
     """
     plain = name.removeprefix(PREFIX)
     if plain in PLOTS:
@@ -250,13 +263,7 @@ def registered(name: str) -> Plot:
 
 
 def figure_alone(entry: Plot, source: Any, figsize: Size | None = None, *, dark: bool = False) -> Figure:
-    """A new figure that pyplot knows nothing of, for files and pages.
-
-    Raises
-    ------
-    ValueError
-        If what it draws was not measured.
-    """
+    """Draw a plot for a file or page, on a new figure that pyplot does not manage."""
     with own_style(dark=dark):
         figure = Figure(figsize=figsize or entry.size, layout="constrained")
         entry.drawn(inputs_of(source), figure.add_subplot(), None, None)
@@ -264,18 +271,24 @@ def figure_alone(entry: Plot, source: Any, figsize: Size | None = None, *, dark:
 
 
 def figure_of(ax: Axes) -> Figure:
-    """The figure that axes are on, whatever lies between."""
-    figure = ax.get_figure(root=True)
+    """Return the figure that contains the axes, even if the axes are nested."""
+    figure = ax.figure.figure
     if figure is None:
-        raise ValueError("the axes are on no figure (they were removed); give others")
+        raise ValueError("the axes no longer belong to a figure (they were removed); pass other axes")
     return figure
 
 
-def save(figure: Figure, path: str | PathLike[str], *, overwrite: bool = True) -> Path:
-    """Write a figure to a file, in the format of its suffix; the file is whole."""
+def file_for(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+    """Return the path for a figure, with a suffix. The file must not exist unless `overwrite` is set."""
     file = Path(path)
     if not file.suffix:
-        file = file.with_name(f"{file.name}.{mpl.rcParams['savefig.format']}")  # as matplotlib has it
+        file = file.with_name(f"{file.name}.{mpl.rcParams['savefig.format']}")  # matplotlib's default
+    check_free(file, overwrite=overwrite)
+    return file
+
+
+def save(figure: Figure, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+    file = file_for(path, overwrite=overwrite)
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(file, overwrite=overwrite) as written:
         figure.savefig(written, format=file.suffix.removeprefix("."), dpi=DOTS_PER_INCH)
@@ -284,12 +297,12 @@ def save(figure: Figure, path: str | PathLike[str], *, overwrite: bool = True) -
 
 @contextmanager
 def own_style(*, dark: bool | None = None) -> Iterator[None]:
-    """Style of this package, for a light or a dark background, on top of matplotlib's own and of nothing else.
+    """Apply this package's style for a light or dark background, on top of matplotlib's defaults.
 
-    By default the background is the one that the user's style has.
+    By default, the background matches the user's style.
 
-    The backend of a notebook is loaded with the first figure, and turns interactive mode on: that has to stay, or no
-    later figure shows.
+    In a notebook, the first figure loads a backend that turns on interactive mode. This mode must stay on, because
+    otherwise later figures are not shown.
     """
     interactive = mpl.is_interactive()
     scheme = scheme_on(str(mpl.rcParams["axes.labelcolor"])) if dark is None else DARK if dark else LIGHT
@@ -304,7 +317,6 @@ def own_style(*, dark: bool | None = None) -> Iterator[None]:
 
 
 def _colours_of(scheme: Scheme) -> dict[str, str]:
-    """Settings of matplotlib."""
     ink = ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")
     quiet = ("axes.edgecolor", "xtick.color", "ytick.color")
     ground = ("axes.facecolor", "figure.facecolor", "savefig.facecolor")
@@ -313,7 +325,9 @@ def _colours_of(scheme: Scheme) -> dict[str, str]:
 
 @contextmanager
 def new_figure(size: Size) -> Iterator[Figure]:
-    """Figure to draw on: pyplot's own where people look at those; it is closed again where drawing fails."""
+    """Create a figure to draw on. If pyplot displays figures, it manages the new figure, which is closed if drawing
+    fails.
+    """
     if not _pyplot_shows():
         yield Figure(figsize=size, layout="constrained")
         return
@@ -328,6 +342,6 @@ def new_figure(size: Size) -> Iterator[Figure]:
 
 
 def _pyplot_shows() -> bool:
-    """Whether somebody uses pyplot here, or IPython runs: it shows pyplot's figures after each cell."""
+    """Whether pyplot is in use or IPython is running. IPython displays pyplot's figures after each cell."""
     running = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return "matplotlib.pyplot" in sys.modules or running is not None

@@ -39,4 +39,4 @@ def test_an_existing_file_and_a_folder_of_others_are_errors(
     assert main(["facility", str(tmp_path / "journal"), "--csv", str(tmp_path / "runs.csv")]) == 1
     assert (tmp_path / "runs.csv").read_text() == "mine"
     assert main(["facility", str(tmp_path)]) == 1
-    assert "give the folder of --roastcoffea-journal" in capsys.readouterr().err
+    assert "pass the folder given to --roastcoffea-journal" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from roastcoffea.measurement import Measurement
 @pytest.mark.slow
 def test_the_history_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, page = tmp_path / "runs", tmp_path / "pages" / "history.html"
+    page.parent.mkdir()
     for name, cpu in (("first", 1.0), ("second", 2.0)):
         Measurement(made_run([plan(cpu)] * 4, 2, id=name.ljust(32, "0"))).save(folder, name)
     assert main(["history", str(folder), "--page", str(page)]) == 0

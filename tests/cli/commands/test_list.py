@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_a_place_where_nothing_was_saved_yet_is_no_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["list"]) == 0
-    assert capsys.readouterr().out == "There are no measurements here: no folder roastcoffea-runs.\n"
+    assert capsys.readouterr().out == "There are no measurements here: no folder named roastcoffea-runs.\n"
 
 
 def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
@@ -85,7 +86,7 @@ def test_runs_are_sorted_and_filtered(folder: Path, capsys: pytest.CaptureFixtur
     assert main(["list", str(folder), "--processor", "Made", "--sort", "name"]) == 0
     assert names(capsys.readouterr().out) == ["failed", "fast", "slow"]
     assert main(["list", str(folder), "--processor", "Nobody"]) == 0
-    assert "There are no such measurements" in capsys.readouterr().out
+    assert "No measurements match" in capsys.readouterr().out
 
 
 def test_orders_and_outcomes_are_those_of_the_list() -> None:
@@ -95,14 +96,28 @@ def test_orders_and_outcomes_are_those_of_the_list() -> None:
 
 
 def test_an_empty_folder_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"There are no measurements in {tmp_path}.\n"
+    assert main(["list", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{tmp_path} contains no measurement; pass" in err
 
 
 def test_a_folder_that_is_missing_is_a_plain_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(tmp_path / "nowhere")]) == 1
-    err = capsys.readouterr().err
-    assert err == f"roastcoffea: {tmp_path / 'nowhere'} does not exist; give a folder with measurements\n"
+    assert f"roastcoffea: no measurement found at {tmp_path / 'nowhere'}, and none" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main(["list", str(tmp_path / "file")]) == 1
     assert "is a file" in capsys.readouterr().err
+
+
+def test_a_measurement_itself_and_a_pattern_are_listed(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", str(runs / "good [red]run")]) == 0
+    assert len([line for line in capsys.readouterr().out.splitlines() if "good [red]run" in line]) == 1
+    monkeypatch.chdir(runs)
+    assert main(["list", "good*", "--json"]) == 0
+    out, err = capsys.readouterr()
+    (found,) = json.loads(out)["runs"]
+    assert (found["name"], found["events"], found["elapsed"], found["rate"]) == ("good [red]run", 4000, 12.5, None)
+    assert err == "roastcoffea: good* is good [red]run\n"

@@ -16,7 +16,7 @@ from scripts_run import run_in
         (("nowhere.py",), "can't open file 'nowhere.py': No such file or directory"),
         (("--nix", "nowhere.py"), "No such option"),
         (("--out", __file__, "nowhere.py"), "is a file"),
-        (("--name", " ", "nowhere.py"), "the name of a run needs a visible letter"),
+        (("--name", " ", "nowhere.py"), "the name of a run must contain a visible character"),
     ],
 )
 def test_an_error_of_the_command_is_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

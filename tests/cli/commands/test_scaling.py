@@ -16,13 +16,21 @@ from roastcoffea.storage.store import save_run
 def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = {workers: made_run([plan(0.9)] * 64, workers, before=6.4) for workers in (1, 2, 4, 8)}
     paths = [str(save_run(run, tmp_path, f"run{workers}")) for workers, run in made.items()]
-    picture = tmp_path / "pictures" / "scaling.png"
+    picture = tmp_path / "scaling.png"
     assert main(["scaling", *paths, "--plot", str(picture)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Strong scaling" in out
     assert "Amdahl: serial fraction 0.1" in out
     assert "idle: client" in out
     assert picture.stat().st_size > 10_000
+    assert main(["scaling", *paths, "--plot", str(picture)]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"roastcoffea: {picture} exists; choose another name, or --overwrite to replace it\n",
+    )
+    assert main(["scaling", *paths, "--plot", str(picture), "--overwrite"]) == 0
+    capsys.readouterr()
     assert main(["scaling", str(tmp_path / "run*"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"][3]["workers"] == 8
     page = tmp_path / "scaling.html"
@@ -30,7 +38,7 @@ def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "10 kHz needs" in " ".join(capsys.readouterr().out.split())
     assert "Client limits these runs" in page.read_text()
     assert main(["scaling", *paths, "--rate", "fast"]) == 2
-    assert "'fast' is not a rate; write one such as" in " ".join(capsys.readouterr().err.split())
+    assert "'fast' is not a rate; pass a rate such as" in " ".join(capsys.readouterr().err.split())
     for name in ("scaling.xyz", "scaling"):
         assert main(["scaling", *paths, "--plot", str(tmp_path / name)]) == 2
         said = capsys.readouterr()

@@ -23,7 +23,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(found["checks"]) == 1
     assert found["same_host"] is False
     assert main(["what-if", path, "--workers", "4", "--chunksize", "100", "--same-host"]) == 0
-    assert "Wall time of workers that share 64 cores" in capsys.readouterr().out
+    assert "Wall time with workers sharing 64 cores" in capsys.readouterr().out
     assert main(["what-if", "--workers=1", "4", "--", path]) == 0
     out = capsys.readouterr().out
     assert "48 s" in out
@@ -55,12 +55,15 @@ def test_several_numbers_follow_an_option(
     for name in ("2024", "first"):
         save_run(handmade_run(), "roastcoffea-runs", name)
     monkeypatch.setattr("roastcoffea.studies.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given)))
-    monkeypatch.setattr(what_if.shell, "print_study", lambda *_: None)
+    monkeypatch.setattr(what_if.shell, "present", lambda find, *_, **__: find())
     for words, runs, workers in (
         (["2024", "--workers", "1", "2"], ["2024"], (1, 2)),
         (["first", "--workers=1", "2", "4"], ["first"], (1, 2, 4)),
         (["--workers", "1", "2", "--threads", "3", "4", "first"], ["first"], (1, 2)),
         (["first", "--workers", "2024"], ["first"], (2024,)),
+        (["first", "--workers", "1,2,4"], ["first"], (1, 2, 4)),
+        (["first", "--workers=1,2"], ["first"], (1, 2)),
+        (["--workers", "1,", "2", "--threads", "3,4", "first"], ["first"], (1, 2)),
     ):
         assert main(["what-if", *words]) == 0, capsys.readouterr().err
         found, given = seen.pop()

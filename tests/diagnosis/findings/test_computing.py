@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import awkward
 import pytest
 from handmade import evidence_of, one_kind_of_time
 from limited_runs import busy_run, edited
@@ -15,10 +17,10 @@ from made_runs import made_run, plan, waiting_in, with_call
 
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
-from roastcoffea.diagnosis.findings.computing import PYTHON, WITH_COFFEA, _once, _wait_for_each_other
+from roastcoffea.diagnosis.findings.computing import PYTHON, WITH_COFFEA, _once
 from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.profile import HOT_COLUMNS, Place, Profile, Stack
+from roastcoffea.metrics.profile import ELEMENTWISE, HOT_COLUMNS, Place, Profile, Stack
 from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
@@ -61,7 +63,7 @@ def test_storage_names_endpoint_and_rate() -> None:
     run = made_run([plan(1.0, read=2.0, file=FAR)] * 20, 2)
     rows = [row | {"bytes_requested": 20_000_000} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
     finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "storage")
-    assert finding.what == "Reading dominates: 66.7 % of thread time waits for far.org (10 MB/s per stream)."
+    assert finding.what == "Reading dominates: 67 % of thread time is spent waiting for far.org (10 MB/s per stream)."
     assert finding.advice.startswith("Cache the dataset nearby, or run 2 threads per core")
     assert finding.remedy == "dask worker ... --nthreads 2"
     assert finding.culprits == (Culprit("endpoint", "far.org", pytest.approx(40.0)),)
@@ -69,7 +71,7 @@ def test_storage_names_endpoint_and_rate() -> None:
 
 def test_local_files_are_read_from_a_disk_and_have_no_culprit() -> None:
     finding = only(made_run([plan(1.0, read=0.5, file=NEAR)] * 20, 2), "storage")
-    assert finding.what == "Reading is slow: 33.3 % of thread time waits for local files."
+    assert finding.what == "Reading is slow: 33 % of thread time is spent waiting for local files."
     assert finding.advice.startswith("Move the files to a faster disk")
     assert (finding.culprits, finding.remedy) == ((), None)
 
@@ -84,14 +86,14 @@ def opening(file: str, read: float, other_read: float) -> Run:
 
 def test_waiting_for_a_file_that_process_opens_is_of_its_server() -> None:
     finding = only(opening(FAR, 2.0, 1.75), "storage")
-    assert "waits for far.org (5 MB/s per stream)" in finding.what
+    assert "waiting for far.org (5 MB/s per stream)" in finding.what
     assert finding.culprits == (Culprit("endpoint", "far.org", 20 * 1.75),)
     assert finding.advice.startswith("Cache the files that process() opens nearby")
 
 
 def test_waiting_that_is_mostly_for_local_files_blames_no_server() -> None:
     finding = only(opening(FAR, 2.0, 0.25), "storage")
-    assert "waits for local files" in finding.what
+    assert "waiting for local files" in finding.what
     assert finding.advice.startswith("Move the files to a faster disk")
 
 
@@ -163,6 +165,9 @@ def test_start_up_names_workers_and_what_they_imported() -> None:
         (0.0, ["pydantic", "numba"], ["pydantic", "numba"]),
         (5.0, ["pydantic", "numba"], ["coffea.processor", "pydantic"]),
         (0.0, ["numpy", "coffea", "pydantic"], ["coffea.processor", "pydantic"]),
+        (5.0, ["numpy.typing", "numpy._typing._extended", "pyarrow._compute"], ["coffea.processor"]),
+        # workers that have coffea already
+        (0.0, ["coffea.nanoevents.methods.nanoaod"], ["coffea.nanoevents.methods.nanoaod"]),
     ],
 )
 def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(
@@ -172,8 +177,9 @@ def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(
     started = [StartUp("A", 7.0, idle, ("_abc", "shlex", "roastcoffea", *modules))]
     evidence = dataclasses.replace(evidence_of_start_up(), started=started)
     (finding,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
-    assert f"they imported {', '.join(modules)}." in finding.what
-    assert finding.advice == f"Import {', '.join(preloaded)} in a preload of the workers."
+    packages = dict.fromkeys(name.partition(".")[0] for name in modules)
+    assert f"they imported {', '.join(packages)}." in finding.what
+    assert finding.advice == f"Import {', '.join(preloaded)} in a worker preload."
     assert finding.remedy == f"dask worker ... {' '.join(f'--preload {name}' for name in preloaded)}"
 
 
@@ -221,7 +227,7 @@ def test_start_up_of_processes_asks_for_a_pool_that_stays(pool: str | None, asks
     (found,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
     line = "FuturesExecutor(pool=loky.get_reusable_executor(max_workers=4))"
     assert found.remedy == (line if asks else None)
-    assert ("Keep the processes from step to step" in found.advice) == asks
+    assert ("Reuse the processes" in found.advice) == asks
 
 
 def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
@@ -229,12 +235,12 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     finding = only(made_run(plans, 2, others=62.5), "contention")
     assert (
         finding.what == "CPU contention: threads that were ready to run had no free core on 10.0.0.1 for 50 % of "
-        "thread time; other processes took 62.5 of 64 cores."
+        "thread time; other processes used 62.5 of 64 cores."
     )
     assert "Stop other processes" in finding.advice
     assert finding.remedy is None
     crowded = only(made_run(plans, 2, cores=1), "contention")
-    assert crowded.what.endswith("; the host has 2 threads for tasks on 1 core.")
+    assert crowded.what.endswith("; the host runs 2 task threads on 1 core.")
     assert crowded.remedy == "dask worker ... --nworkers 1 --nthreads 1"
 
 
@@ -242,7 +248,7 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     ("options", "line"),
     [
         ({"executor.pool": "ProcessPoolExecutor"}, "FuturesExecutor(workers=1)"),
-        ({}, "max_workers=1, where the pool is made"),
+        ({}, "max_workers=1, where the pool is created"),
     ],
 )
 def test_a_pool_that_the_executor_was_given_has_its_own_number_of_workers(options: dict[str, str], line: str) -> None:
@@ -277,7 +283,7 @@ def test_the_interpreter_lock_names_who_holds_it_and_how_many_share_it() -> None
     run = waiting_in(made_run([plan(1.0, wait=1.0)] * 20, 2), "lock_seconds")
     finding = only(run, "interpreter lock", **hot(0.9))
     waits = "For 50 % of thread time, threads wait for Python's interpreter lock (estimated)"
-    assert finding.what == f"{waits}; smear (/my.py:7) holds it most."
+    assert finding.what == f"{waits}; smear (/my.py:7) holds it longest."
     assert finding.remedy is None
     shared = one_kind_of_time("lock_seconds").run
     life = table_of_rows(LIFETIME_COLUMNS, [row | {"threads": 4} for row in shared.lifetimes.to_pylist()])  # type: ignore[union-attr]
@@ -325,6 +331,40 @@ def test_a_call_of_a_library_that_dominates_is_a_finding_at_the_users_line() -> 
     assert "tagger.Tagger.predict" in finding.advice
 
 
+def test_a_loop_over_the_elements_of_awkward_arrays_is_a_finding_also_where_its_calls_are_columnar() -> None:
+    run = made_run([plan(1.0)] * 40, 2)
+    pt = Place("PlanarMomentum.pt", "vector/_methods.py", 80)
+    element = Place("Record.__getitem__", "awkward/highlevel.py", 2200)
+    inner = SMEAR._replace(function="smear.<listcomp>", line=8)
+    loop = stack(0.2, SMEAR, inner, pt, element), stack(0.2, SMEAR, inner, pt), stack(0.05, SMEAR), stack(0.55, *CUT)
+    finding = only(run, "compute", **sampled(*loop))
+    assert finding.what == ("smear (/my.py:8) loops over awkward arrays (45 % of CPU time).")
+    assert finding.seconds == pytest.approx(9.0, rel=0.01)
+    # what the loop loads, and baskets that it decodes, are causes of their own
+    decoding = Place("decompress", "uproot/compression.py", 4)
+    more = stack(0.2, SMEAR, JSON), stack(0.1, SMEAR, decoding), stack(0.25, *CUT)
+    assert only(run, "compute", **sampled(*loop[:3], *more)).what == finding.what
+    # single elements of a line that works on whole arrays are no loop
+    rare = stack(0.1, SMEAR, element), stack(0.8, SMEAR, pt), stack(0.1, *CUT)
+    assert conclusions(evidence_of(run, **sampled(*rare)))[0] == []
+    for name in ELEMENTWISE:
+        assert callable(attrgetter(name)(awkward))
+
+
+def test_the_users_own_loop_comes_before_other_programs_which_stay_a_finding() -> None:
+    """Of 40 s on each thread, half waited for other programs: the loop costs 0.7 of that, too."""
+    run = made_run([plan(1.0, core_wait=1.0)] * 40, 2, others=62.5)
+    found, together = conclusions(evidence_of(run, **hot(0.7)))
+    assert [one.cause for one in found] == ["compute", "contention"]
+    assert [one.seconds for one in found] == pytest.approx([28.0, 20.0], rel=0.01)
+    assert [one.left for one in found] == pytest.approx([28.0, 6.0], rel=0.01)
+    assert together == pytest.approx(34.0, rel=0.01)
+    # without a replay, waits that go with the loop are not counted twice either
+    alone, together = conclusions(evidence_of(with_call(dataclasses.replace(run, tasks=None)), **hot(0.7)))
+    assert [one.left for one in alone] == pytest.approx([28.0, 6.0], rel=0.01)
+    assert together == pytest.approx(34.0, rel=0.01)
+
+
 @pytest.mark.parametrize("function", [None, "json.load", "tagger.Tagger.predict"])
 def test_nothing_dominates_by_a_few_samples(function: str | None) -> None:
     """Of seconds in which C code held the interpreter, for one."""
@@ -362,13 +402,13 @@ def test_what_is_loaded_in_more_chunks_than_there_are_workers_is_a_finding(funct
     run = made_run([plan(1.0)] * 40, 2)
     finding = only(run, "repeated work", **hot(0.4, LOADS[function], Place("inner", "some/inner.py", 1)))
     assert finding.what == (
-        f"{function}, called in smear (/my.py:7), takes 40 % of the CPU time in process(): 400 ms a chunk, 16 s in "
+        f"{function}, called in smear (/my.py:7), takes 40 % of the CPU time in process(): 400 ms per chunk, 16 s in "
         "all. It ran in at least 13 of 40 chunks, on 2 workers."
     )
     assert finding.culprits == (Culprit("function", "smear (/my.py:7)", pytest.approx(16.0)),)
     assert finding.seconds == pytest.approx(8.0, rel=0.01)
     assert finding.at_most
-    assert "If it loads the same each time" in finding.advice
+    assert "If the data are always the same" in finding.advice
 
 
 def test_a_decorator_or_a_class_between_does_not_hide_what_is_loaded() -> None:
@@ -433,7 +473,7 @@ def test_contention_names_the_container_before_the_hypervisor() -> None:
 
 def test_chunks_without_a_duration_blame_no_threads() -> None:
     run = edited(made_run([plan(1.0, core_wait=1.0)] * 30, 3, cores=2), chunks=lambda row: {"stop": row["start"]})
-    assert _wait_for_each_other(evidence_of(run), "host", 2, 10.0) is False
+    assert evidence_of(run).layout.crowded is None
 
 
 class Call(NamedTuple):
@@ -498,7 +538,7 @@ def test_storage_that_is_far_away_is_named_with_what_it_is_asked() -> None:
     verdict = Measurement(edited(busy_run(cpu=0.5, read=1.5), chunks=lambda row: seen)).verdict
     found = {finding.cause: finding for finding in verdict}["storage"]
     assert [culprit.name for culprit in found.culprits] == ["dtn.example.org:1095"]
-    assert "It gets 400 requests of 20 kB, which take 150 ms each and the round trip alone 120 ms" in found.what
+    assert "It gets 400 requests of 20 kB, which take 150 ms each, including a round trip of 120 ms" in found.what
     assert found.advice == "Use larger chunks, or read a nearer copy."
 
 
@@ -509,14 +549,14 @@ def test_contention_while_opening_is_told_apart_from_that_in_process_which_bars_
     rows = [row | {"core_wait_seconds": row["core_wait_seconds"] + 0.5} for row in run.chunks.to_pylist()]
     finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "contention")
     assert "for 75 % of thread time" in finding.what
-    assert "other processes took" not in finding.what
+    assert "other processes used" not in finding.what
 
 
 def test_contention_without_other_processes_does_not_advise_to_stop_them() -> None:
     plans = [plan(1.0, core_wait=1.0)] * 20
     quiet, unknown = (only(made_run(plans, 2, others=others), "contention") for others in (0.0, None))
     assert "Stop other processes" not in quiet.advice
-    assert "Leave a core to the client" in quiet.advice
+    assert "Leave a core for the client" in quiet.advice
     assert "Stop other processes" in unknown.advice
 
 

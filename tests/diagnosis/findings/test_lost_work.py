@@ -46,7 +46,7 @@ def test_a_worker_that_is_there_at_the_end_was_not_ended() -> None:
 def test_a_walltime_has_a_line_to_copy() -> None:
     run = LIMITED["time limit"]()
     (draft,) = CAUSES["time limit"].findings(evidence_of(run))
-    assert draft.what.startswith("2 of 6 workers end after 1 h 0 min: the walltime of their jobs.")
+    assert draft.what.startswith("2 of 6 workers exited after 1 h 0 min, at their jobs' walltime.")
     assert draft.remedy == 'worker_extra_args=["--lifetime", "54m", "--lifetime-stagger", "5m"]'
     assert draft.rows == {"ended by a time limit": 2 * (run.stop - T - 10)}
 

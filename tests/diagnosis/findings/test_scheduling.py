@@ -123,7 +123,7 @@ def test_memory_that_fits_is_no_reason_for_a_chunk_size() -> None:
     assert "Give workers more memory" in memory.advice
     unknown = findings(evidence_of(UNEVEN, memory=memory_of(None, 100.0, lost=40.0)))["memory"]
     assert unknown.remedy is None
-    assert "which size fits is unknown" in unknown.advice
+    assert "the size that would fit is unknown" in unknown.advice
 
 
 def test_failures_are_named_with_their_error() -> None:

@@ -35,7 +35,7 @@ def findings(seen: Evidence) -> dict[str, Finding]:
         (
             "dataset",
             "data",
-            "Dataset data is slow: its events take 14 times (12 to 16) as long as those of the others.",
+            "Dataset data is slow: its events take 14 times (12 to 16) as long as in other datasets.",
         ),
     ],
 )
@@ -66,8 +66,8 @@ def test_slow_ones_say_what_is_slow_where_and_what_this_run_cannot_tell_apart() 
     slow = Slow("worker", "w0", 14.0, (12.0, 16.0), 39.0, 3, "read_seconds", "node3", (("file", "a.root"),))
     plans = [plan(14.0 if place in {0, 15, 30} else 1.0) for place in range(40)]
     finding = findings(evidence_of(made_run(plans, 2), slow=[slow]))["slow worker"]
-    assert finding.what.startswith("Worker w0 on node3 waits long for storage: its 3 chunks")
-    assert finding.what.endswith("; it may be file a.root instead.")
+    assert finding.what.startswith("Worker w0 on node3 reads slowly: its 3 chunks")
+    assert finding.what.endswith("; the cause may be file a.root instead.")
 
 
 def test_a_heavy_dataset_gets_no_smaller_chunks_where_larger_ones_are_advised() -> None:
@@ -109,10 +109,7 @@ def test_two_slow_files_are_taken_out_together() -> None:
 def test_a_dataset_that_waits_for_storage_is_not_heavy() -> None:
     slow = Slow("dataset", "data", 5.0, (4.0, 6.0), 60.0, 80, "read")
     (draft,) = CAUSES["slow dataset"].findings(evidence_of(SMALL, slow=[slow]))
-    assert (
-        draft.what
-        == "Dataset data waits long for storage: its events take 5 times (4 to 6) as long as those of the others."
-    )
+    assert draft.what == "Dataset data reads slowly: its events take 5 times (4 to 6) as long as in other datasets."
     assert draft.advice == "Cache it nearby, or read another copy of it."
 
 
@@ -125,7 +122,7 @@ def test_servers_are_found_by_their_requests_and_their_files_are_innocent() -> N
     verdict = Measurement(edited(LIMITED["slow endpoint"](), chunks=two_of_them)).verdict
     found = {finding.cause: finding for finding in verdict}["slow endpoint"]
     assert {culprit.name for culprit in found.culprits} == {"data-2.example.org", "data-3.example.org"}
-    assert found.what.count("delivers slowly: requests take") == 2
+    assert found.what.count("is slow: requests take") == 2
     assert sum(found.rows.values()) == pytest.approx(20 * 4.5)
     assert found.seconds == pytest.approx(20 * 4.5 / 4, abs=2.0)
     assert not {"slow file", "storage"} & {finding.cause for finding in verdict}
@@ -157,7 +154,7 @@ def test_a_chunk_that_stands_out_is_named_with_its_line_and_the_idle_time_it_cau
     (found,) = findings(evidence_of(UNEVEN, stragglers=stragglers, profile=Profile(stacks))).values()
     assert found.cause == "slow chunk"
     chunk = "a.root, entries 1900 to 2000"
-    assert found.what == f"A chunk of {chunk} took 20 s instead of 1 s, most of it in matched (/my.py:20)."
+    assert found.what == f"A chunk ({chunk}) took 20 s instead of 1 s, most of it in matched (/my.py:20)."
     assert found.advice == "Check what matched (/my.py:20) does with these events."
     assert [(one.kind, one.name) for one in found.culprits] == [("file", chunk), ("function", "matched (/my.py:20)")]
     # 24 s on four threads; without the excess of 19 s they end after 5 s
@@ -173,4 +170,4 @@ def test_a_chunk_that_stands_out_has_no_line_where_the_profile_has_none_of_it() 
     others = Profile([Stack("data", (process,), 200, 20.0, states, 3)])
     for profile in (None, others):
         found = findings(evidence_of(UNEVEN, stragglers=stragglers, profile=profile))["slow chunk"]
-        assert found.what == "A chunk of a.root, entries 1900 to 2000 took 20 s instead of 1 s: it computes slowly."
+        assert found.what == "A chunk (a.root, entries 1900 to 2000) took 20 s instead of 1 s: it computes slowly."

@@ -115,12 +115,12 @@ UNKNOWN_BRANCHES = {"bytes_payload", "bytes_metadata", "bytes_uncompressed", "br
 @pytest.mark.parametrize(
     ("file", "place", "hook", "told", "unknown"),
     [
-        ("tree.root", meter_module, "leaves_once", "bytes of branches", UNKNOWN_BRANCHES),
+        ("tree.root", meter_module, "leaves_once", "bytes by branch", UNKNOWN_BRANCHES),
         pytest.param(
-            "ntuple.root", meter_module, "watch_ntuple", "bytes of branches", UNKNOWN_BRANCHES, marks=needs_rntuples
+            "ntuple.root", meter_module, "watch_ntuple", "bytes by branch", UNKNOWN_BRANCHES, marks=needs_rntuples
         ),
-        ("tree.root", tally, "branch_path", "bytes of branches", UNKNOWN_BRANCHES),
-        pytest.param("ntuple.root", Tally, "branch_read", "bytes of branches", UNKNOWN_BRANCHES, marks=needs_rntuples),
+        ("tree.root", tally, "branch_path", "bytes by branch", UNKNOWN_BRANCHES),
+        pytest.param("ntuple.root", Tally, "branch_read", "bytes by branch", UNKNOWN_BRANCHES, marks=needs_rntuples),
         ("tree.root", sources, "CountedFileSystem", "bytes transferred", {"bytes_transferred"}),
     ],
 )

@@ -327,7 +327,7 @@ def caught_in_chunks(files: Path, folder: Path, executor: Any, client: Any = Non
     assert ledger.by("file").loc[[bad, absent], "failed"].sum() == ledger["failed"]
     assert measurement.time_ledger.certificate.reasons == []
     (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
-    assert finding.what.startswith(f"2 files could not be opened in tasks that went on ({bad}, {absent})")
+    assert finding.what.startswith(f"2 files could not be opened in tasks that continued ({bad}, {absent})")
 
 
 @pytest.mark.parametrize("executor", [IterativeExecutor, pytest.param(FuturesExecutor, marks=pytest.mark.slow)])
@@ -402,7 +402,7 @@ def test_an_open_file_that_two_chunks_read_at_once_is_not_counted_twice(files: P
                 {"d": {"files": {str(files / "main.root"): "Events"}}}, processor_instance=Doing(friend_that_two_read)
             )
     (reason,) = collector.measurement.byte_ledger.certificate.reasons
-    assert reason == "2 chunks have no count of bytes from files that they opened themselves"
+    assert reason == "2 chunks lack a count of bytes from files opened inside process()"
     assert collector.measurement.byte_ledger["other files"] == 0
 
 
@@ -416,7 +416,7 @@ def test_a_json_is_said_with_its_size(files: Path, tmp_path: Path, capsys: pytes
     measurement = run(files, corrected)
     assert measurement.byte_ledger.unmetered == pytest.approx(3 * path.stat().st_size, abs=3000)
     (reason,) = measurement.byte_ledger.certificate.reasons
-    assert "MB by other means than uproot (files, or pipes from programs)" in reason
+    assert "MB without uproot (from files or pipes)" in reason
     measurement.print_summary(all=True)
     assert "Incomplete: process() read" in " ".join(capsys.readouterr().out.split())
     measurement.report(tmp_path / "page.html")

@@ -205,10 +205,10 @@ def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
 def test_what_could_not_be_metered_is_said_once() -> None:
     tally = Tally()
     for _ in range(2):
-        tally.miss("bytes of branches", KeyError("x"), "bytes_payload")
+        tally.miss("bytes by branch", KeyError("x"), "bytes_payload")
     tally.miss("waiting", "nobody tells", "read_seconds")
     assert tally.problems == (
-        "bytes of branches could not be metered: KeyError: 'x'",
+        "bytes by branch could not be metered: KeyError: 'x'",
         "waiting could not be metered: nobody tells",
     )
     assert tally.unknown == {"bytes_payload", "read_seconds"}

@@ -32,7 +32,7 @@ def test_packages_are_summed_without_their_parts_and_counters_may_wrap(tmp_path:
 
 
 def test_without_counters_there_is_no_energy(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="no counters"):
+    with pytest.raises(OSError, match="no processor package counters"):
         PackageEnergy(tmp_path)
 
 

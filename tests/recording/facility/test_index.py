@@ -69,9 +69,9 @@ def test_runs_have_core_hours_waste_and_heaviest_dataset(observed: Observed, tmp
 
 
 def test_a_folder_without_journals_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RoastcoffeaError, match="no journal of a scheduler"):
+    with pytest.raises(RoastcoffeaError, match="no scheduler journal"):
         index_of(tmp_path)
-    with pytest.raises(RoastcoffeaError, match="is no folder"):
+    with pytest.raises(RoastcoffeaError, match="is not a folder"):
         index_of(tmp_path / "missing")
 
 

@@ -21,7 +21,7 @@ def test_a_run_is_a_measurement_whose_ledgers_close(observed: Observed, tmp_path
     assert measurement.outcome == "finished"
     assert measurement.byte_ledger.total == 400
     assert measurement.run.backend == "facility"
-    assert set(measurement.run.absent) == {"span_metrics", "asked", "client_steps"}
+    assert set(measurement.run.absent) == {"span_metrics", "asked", "client_steps", "worker_requests"}
 
 
 def test_a_journal_that_was_cut_off_gives_what_was_written_and_says_so(observed: Observed, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_it_fits_a_terminal_and_says_what_is_estimated(observed: Observed, tmp_p
     assert max(map(len, text.splitlines())) <= 80
     assert "Energy is an estimate, not measured: core-hours x 8 W per core / 1000." in text
     assert "Dijet" in text
-    assert "chunks are metered by" in text
+    assert "to meter chunks, use" in text
     assert "--watts-per-core" in for_terminal(sheets(index_of(tmp_path)))
 
 

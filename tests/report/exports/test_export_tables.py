@@ -114,7 +114,7 @@ def test_text_in_csv_is_never_a_formula_and_comes_back(hostile: Measurement, tmp
         cells = [row[column] for row in rows]
         assert [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))] == []
         assert sorted(cell.removeprefix("'") for cell in cells) == sorted(map(neutral, HOSTILE))
-    assert "no spreadsheet runs it" in json.loads((folder / "columns.json").read_text())["note"]
+    assert "spreadsheets do not run it" in json.loads((folder / "columns.json").read_text())["note"]
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -178,7 +178,7 @@ def test_an_export_with_anything_else_in_it_is_not_replaced(handmade: Measuremen
     path = handmade.export(tmp_path / "export", "csv")
     assert handmade.export(path, "json", overwrite=True) == path
     (path / "thesis.csv").write_text("mine")
-    with pytest.raises(MeasurementError, match="holds other files"):
+    with pytest.raises(MeasurementError, match="contains other files"):
         handmade.export(path, "csv", overwrite=True)
     assert (path / "thesis.csv").read_text() == "mine"
 

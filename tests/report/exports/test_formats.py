@@ -43,7 +43,7 @@ def test_the_command_names_what_it_wrote(
 
 def test_the_command_lists_the_formats(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--help"]) == 0
-    assert f"[{'|'.join(FORMATS)}]" in "".join(capsys.readouterr().out.split())
+    assert f"One of {', '.join(FORMATS)}." in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_unknown_format_is_refused() -> None:

@@ -32,6 +32,7 @@ def test_metrics_json_is_for_other_programs(tmp_path):
     assert values.pop("bound") == expected.pop("bound")
     assert values.pop("per_dataset")["mc"]["num_chunks"] == 1
     assert values.pop("byte_ledger")["re-read"] == 700
+    assert values.pop("write_ledger")["in files"] == 0
     assert values.pop("file_read_metrics")["/data/b.root"]["bytes_read"] == 400
     assert values.pop("time_ledger")["merge"] == 2.0
     assert values.pop("fine_metrics_per_worker")["A"]["transfer_seconds"] == 0.5

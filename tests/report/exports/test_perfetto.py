@@ -184,7 +184,7 @@ def test_tasks_of_a_thread_that_overlap_get_tracks_of_their_own(tmp_path: Path) 
     events = events_of(Measurement(run), tmp_path)
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     tracks = [names[event["tid"]] for event in events if event["ph"] == "X" and event["cat"] == "other"]
-    assert tracks == [*["thread 7"] * 4, *["thread 7 (at the same time)"] * 2]
+    assert tracks == [*["thread 7"] * 4, *["thread 7 (concurrent)"] * 2]
     assert next(event for event in events if event["args"].get("stop") == "unknown")["dur"] == 0
 
 

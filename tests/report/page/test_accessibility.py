@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from browser import Browser
 from handmade import empty_run
+from limited_runs import LIMITED
 from made_runs import made_run, plan
 from pictures import synthetic_run
 from processes import PATIENCE
@@ -64,6 +65,8 @@ def test_no_page_has_a_violation(browser: Browser, axe: str, tmp_path: Path) -> 
     pages["comparison"] = tmp_path / "comparison.html"
     found = compare(made_run([plan(1.0)] * 64, 2, name="fast"), made_run([plan(1.5)] * 64, 2, name="slow"))
     found.write(pages["comparison"], "html")
+    for name in ("contention", "interpreter lock", "failures", "missing data", "memory"):
+        pages[name] = Measurement(LIMITED[name]()).report(tmp_path / f"{name}.html")
     for name, path in pages.items():
         for scheme in ("light", "dark"):
             assert violations(browser, axe, path, scheme) == [], (name, scheme)

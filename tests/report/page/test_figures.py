@@ -8,12 +8,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from bokeh import models
 from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import BYTE_NAMES, FAMILIES, IDLING, TIME_NAMES
 from roastcoffea.report.page import figures
-from roastcoffea.report.page.figures import COLUMNS, INK, Chart, Context, chunk_points, family_of, painted, variable
+from roastcoffea.report.page.figures import (
+    COLUMNS,
+    INK,
+    Chart,
+    Context,
+    chunk_points,
+    family_of,
+    painted,
+    time_figure,
+    variable,
+)
 from roastcoffea.sheets.sheet import palette
 from roastcoffea.visualization.inputs import inputs_of
 
@@ -31,6 +42,17 @@ def test_every_class_has_a_colour_in_both_schemes() -> None:
         assert variable(family.name) == f"var(--rc-{family.name})"
     assert family_of("a class of a later version") is IDLING
     assert (variable(INK), painted(INK)) == ("var(--ink)", {"name": "paint-ink"})
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(40, "%s.%3N s"), (400, "%M:%S.%3N"), (90_000, "%.0f ms")])
+def test_bokeh_before_3_8_shows_durations_as_times_of_a_day(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, shown: str
+) -> None:
+    monkeypatch.delattr(models, "TimedeltaTickFormatter")
+    window = models.Range1d(start=0, end=seconds * 1e3)
+    plot = time_figure("bytes", Context(None, 0.0, seconds, window, every_task=False), "MB", (0, 1), 100)  # type: ignore[arg-type]
+    formatter = plot.xaxis[0].formatter
+    assert (formatter.format if seconds > 86_400 else formatter.milliseconds) == shown
 
 
 # Chunks
@@ -66,7 +88,7 @@ def test_of_very_many_chunks_some_are_drawn_and_all_outliers(
     chart, found = points(many_chunks)
     assert len(found["points-usual"]) == 50
     assert len(found["points-outliers"]) == len(many_chunks.stragglers)
-    assert "chunks are drawn, evenly chosen" in chart.note
+    assert "chunks are drawn, sampled evenly" in chart.note
 
 
 # Workers

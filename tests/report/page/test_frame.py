@@ -92,7 +92,7 @@ def test_rows_beyond_the_first_are_packed_and_those_beyond_the_most_are_told() -
     rest = json.loads(gzip.decompress(base64.b64decode(page.scripts[0])))
     assert [row[0][0] for row in rest] == [f"file {number}" for number in range(FIRST_ROWS, 80)]
     assert rest[-1][1] == ["1 min 58 s", 118.5]
-    assert "The first 80 of 100 files are in this page." in table
+    assert "This page contains the first 80 of 100 files." in table
     assert "<noscript>" in table
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser
+from browser import Browser, installed_browser
 from conftest import wait_until
+from limited_runs import LIMITED
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from pages import NAMES
 from pictures import synthetic_run
+from processes import PATIENCE
 from profiled import profile_table
 
 from roastcoffea.measurement import Measurement
@@ -123,10 +126,10 @@ def words(browser: Browser, *calls: str) -> list[str]:
     """What functions of charts.js say."""
     program = asset("charts.js")
     functions = [
-        program.partition("// Words")[2].partition("// Bokeh takes")[0],
+        program.partition("// Words")[2].partition("// Bokeh interprets")[0],
         'const told = { rates: { unit: "x" } };',
     ]
-    functions.append(program.partition("// Last place whose")[2].partition("\n")[2].partition("// The task stream")[0])
+    functions.append(program.partition("// Last index whose")[2].partition("\n")[2].partition("// The task stream")[0])
     said: list[str] = browser.evaluate(f"(() => {{ {''.join(functions)} return [{', '.join(calls)}]; }})()")
     return said
 
@@ -180,7 +183,7 @@ def test_boxes_zoom_by_mouse_and_key(open_page: Browser) -> None:
     assert wait_until(lambda: open_page.evaluate(window) < whole)
     open_page.evaluate("document.getElementById('plot-flame').focus()")
     open_page.key("ArrowUp", 38)
-    assert "of all" in texts(open_page, "#plot-flame + [role=status]")[0]
+    assert "of the total" in texts(open_page, "#plot-flame + [role=status]")[0]
     open_page.key("Home", 36)
     assert open_page.evaluate(window) == whole
 
@@ -194,16 +197,17 @@ def test_a_link_chooses_what_a_chart_shows(open_page: Browser) -> None:
     assert open_page.evaluate(chosen) == "memory"
 
 
-def test_a_remedy_is_copied(open_page: Browser) -> None:
-    buttons = open_page.evaluate("document.querySelectorAll('[data-copy]').length")
-    assert buttons == len(texts(open_page, ".remedy code"))
-    open_page.evaluate(
+def test_a_remedy_is_copied(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, Measurement(LIMITED["contention"]()).report(tmp_path / "report.html"))
+    buttons = browser.evaluate("document.querySelectorAll('[data-copy]').length")
+    assert buttons == len(texts(browser, ".remedy code"))
+    browser.evaluate(
         "window.copied = []; Object.defineProperty(navigator, 'clipboard', "
         "{value: {writeText: (text) => { window.copied.push(text); return Promise.resolve(); }}});"
         "document.querySelector('[data-copy]').click()"
     )
-    assert wait_until(lambda: texts(open_page, "[data-copy]")[0] == "Copied")
-    assert open_page.evaluate("window.copied") == texts(open_page, ".remedy code")[:1]
+    assert wait_until(lambda: texts(browser, "[data-copy]")[0] == "Copied")
+    assert browser.evaluate("window.copied") == texts(browser, ".remedy code")[:1]
 
 
 def test_tables_sort_and_filter(shown: Browser) -> None:
@@ -260,6 +264,40 @@ def test_dark_narrow_and_printed(shown: Browser) -> None:
     assert wait_until(lambda: shown.evaluate("document.querySelector('.plot').getBoundingClientRect().width") < 400)
     assert wait_until(lambda: shown.evaluate("document.documentElement.scrollWidth") <= 400)
     assert shown.pdf().startswith(b"%PDF")
+
+
+def test_paper_has_the_charts(shown: Browser) -> None:
+    printed = len(shown.pdf())
+    # what was drawn before, without what the page does as printing begins
+    shown.evaluate("addEventListener('beforeprint', (event) => event.stopImmediatePropagation(), true)")
+    hidden = "@media print { .plot { visibility: hidden } }"
+    as_drawn = len(shown.pdf())
+    shown.evaluate(f"document.head.append(Object.assign(document.createElement('style'), {{textContent: {hidden!r}}}))")
+    blank = len(shown.pdf())
+    assert printed - blank > 0.9 * (as_drawn - blank) > 1000
+
+
+def test_the_load_event_waits_for_the_charts(shown: Browser, page: Path) -> None:
+    watch = "addEventListener('load', () => { window.at_load = document.documentElement.dataset.charts; })"
+    script = shown.call("Page.addScriptToEvaluateOnNewDocument", source=watch)["identifier"]
+    shown.open(page, "window.at_load")
+    shown.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+    assert shown.evaluate("window.at_load") == "drawn"
+    assert shown.evaluate("document.querySelectorAll('iframe').length") == 0
+
+
+def test_a_screenshot_from_the_command_line_has_the_charts(page: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "page.png"
+    command = [
+        installed_browser() or "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1280,2600",
+    ]
+    command += [f"--user-data-dir={tmp_path}", f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    assert share_of(picture.read_bytes(), COMPUTING.light) > 0.05
 
 
 def test_no_other_script_runs(browser: Browser, page: Path) -> None:

@@ -115,7 +115,8 @@ WAITED: list[tuple[list[tuple[str, str, int]], float, float, float, str]] = [
     # frames below process(); seconds on a core, runnable, blocked; family
     ([("filled", "/home/p.py", 20)], 3.0, 0.5, 0.5, "computing"),
     ([("slept", "/home/p.py", 30)], 0.25, 0.0, 2.0, "trouble"),
-    ([("starved", "/home/p.py", 40)], 1.0, 2.0, 0.0, "trouble"),
+    ([("starved", "/home/p.py", 40)], 1.0, 2.0, 0.0, "computing"),
+    ([("idled", "/home/p.py", 50)], 0.5, 2.0, 1.0, "trouble"),
     ([("array", UPROOT, 1), ("get", "queue.py", 2), ("wait", "threading.py", 3)], 0.0, 0.0, 9.0, "reading"),
     ([("array", UPROOT, 1), ("decompress", "uproot/compression.py", 4)], 4.0, 0.25, 0.25, "decoding"),
     ([("array", UPROOT, 1), ("locked", "uproot/compression.py", 5)], 0.5, 0.0, 1.0, "trouble"),

@@ -76,7 +76,7 @@ def test_chunks_of_an_eighth_are_explained_by_their_size(number: int) -> None:
     assert sum(part.thread_seconds for part in explanation.parts) == pytest.approx(explanation.thread_seconds)
     others = [part for part in explanation.parts if part.cause == "compute"]
     assert all(abs(part.thread_seconds) < 0.1 * largest.thread_seconds for part in others)
-    assert any("separates the fixed cost of a chunk" in remark for remark in explanation.remarks)
+    assert any("separates the fixed cost per chunk" in remark for remark in explanation.remarks)
 
 
 def test_a_dearer_event_in_chunks_of_one_size_is_the_event_s() -> None:

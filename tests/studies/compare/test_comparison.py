@@ -28,9 +28,10 @@ def sheet(found: Comparison, title: str, *, everything: bool = False) -> Sheet:
 def test_the_verdict_comes_first() -> None:
     first, *_ = comparison().sheets()
     assert first.title == "verdict"
-    assert first.notes[0] == "B: CPU per event +50 %; wall time: cannot tell"
+    assert first.notes[0] == "B: CPU per event +50 %; wall time +50 % (to be confirmed by repeats)"
     assert first.notes[1].startswith("A: fast (1 run), wall time 32 s")
-    assert first.notes[-1].startswith("B: wall time +50 %")
+    assert first.notes[-1].startswith("B: no verdict on wall time, because the spread of repeats is unknown; pass")
+    assert comparison().sheets(everything=True)[0].notes[-1].startswith("B: wall time +50 %")
 
 
 @pytest.mark.slow
@@ -68,7 +69,7 @@ def test_runs_of_one_name_are_told_apart() -> None:
 
 
 def test_an_explanation_sums_to_the_difference() -> None:
-    why = sheet(comparison(), "why B differs from A")
+    why = sheet(comparison(), "why B differs from A", everything=True)
     *parts, (total, wall, threads, _) = why.rows
     assert [part[0] for part in parts] == ["compute"]
     assert (total, wall, threads) == ("difference", 16.0, 32.0)
@@ -83,6 +84,24 @@ def test_amounts_have_the_unit_of_their_metric() -> None:
     rows = {row[0]: row for row in sheet(found, "metrics").rows}
     assert [str(cell) for cell in rows["elapsed"]] == ["elapsed", "32 s", "48 s", "+16 s", "+50 %"]
     assert "elapsed" in found.to_markdown()
+
+
+def test_the_main_metrics_are_shown_and_the_rest_is_counted() -> None:
+    found = comparison()
+    main, every = ({row[0] for row in sheet(found, "metrics", everything=each).rows} for each in (False, True))
+    assert {"elapsed", "CPU time per chunk"} <= main < every
+    differ = {row.label for row in found.rows if any(row.differs_at) and row.section == "metrics"}
+    assert "compute" in differ - main  # a phase: the explanation has it as a class
+    hidden = sum(any(row.differs_at) and not row.shown for row in found.rows)
+    assert sheet(found, "notes").notes[0].startswith(f"{hidden} other rows with a difference and ")
+
+
+def test_waits_are_not_shown_beside_their_parts() -> None:
+    found = compare(loaded(2.0, 8.0, "before"), loaded(1.0, 2.0, "after"))
+    rows = {row[0] for row in sheet(found, "thread time").rows}
+    assert "contention" in rows
+    assert "wait" not in rows
+    assert "wait" in {row[0] for row in sheet(found, "thread time", everything=True).rows}
 
 
 def loaded(cpu: float, wait: float, name: str) -> Run:

@@ -61,7 +61,7 @@ def test_smaller_chunks() -> None:
     small = observation(chunks=100, time=TIME | {"open": 50.0, "merge": 5.0})
     explanation = explained([observation()], [small])
     assert parts(explanation) == {"chunk size": pytest.approx((49.5, 49.5 / 4))}
-    assert explanation.parts[0].text == "10 events instead of 100 in a chunk (100 chunks instead of 10)"
+    assert explanation.parts[0].text == "10 events instead of 100 per chunk (100 chunks instead of 10)"
 
 
 def test_a_newly_read_branch_is_told_from_more_events() -> None:
@@ -80,7 +80,7 @@ def test_a_newly_read_branch_may_have_come_with_the_tree() -> None:
     time = TIME | {"decompress": 4.5, "interpret": 2.5}
     explanation = explained([observation()], [observation(time=time, branches=branches)])
     assert parts(explanation) == {"newly read branches": pytest.approx((1.0, 0.25))}
-    assert explanation.parts[0].text == "mass, whose baskets came with the tree"
+    assert explanation.parts[0].text == "mass, read along with the tree"
 
 
 def test_more_bytes_of_the_same_branches() -> None:
@@ -163,10 +163,10 @@ def test_of_repeats_those_in_the_middle_are_explained() -> None:
     assert set(parts(explanation)) == {"compute"}
     assert (explanation.thread_seconds, explanation.wall_seconds) == pytest.approx((2.0, 0.5))
     assert explanation.rest == pytest.approx(0.0)
-    assert explanation.remarks[0].endswith("are explained: by hand, and middle")
+    assert explanation.remarks[0].endswith("are compared: by hand and middle")
     two = explained([observation()], after[:2])
     assert two.thread_seconds == pytest.approx(1.0)
-    assert two.remarks[0].endswith("are explained: by hand, and first")
+    assert two.remarks[0].endswith("are compared: by hand and first")
 
 
 def test_without_a_ledger_nothing_is_explained() -> None:

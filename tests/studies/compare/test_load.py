@@ -30,20 +30,28 @@ def test_more_cpu_time_under_the_same_load_is_the_whole_cause() -> None:
 def test_more_load_is_contention() -> None:
     explanation = explained([observation(time=LOADED)], [observation(time=LOADED | {"contention": 16.0})])
     assert parts(explanation) == {"contention": pytest.approx((8.0, 2.0))}
-    assert explanation.parts[0].text == "1 s of waiting for each second of computing instead of 500 ms"
+    assert explanation.parts[0].text == "1 s of waiting per second of CPU time instead of 500 ms"
 
 
-def test_both_share_what_they_bring_together() -> None:
-    # 16 s of CPU time and 0.5 s each become 24 s and 1 s each: 8 x 0.75 of the CPU time's, 0.5 x 20 of the load's
+def test_cpu_time_has_the_waits_of_the_first_runs_rate() -> None:
+    # 16 s of CPU time and 0.5 s each become 24 s and 1 s each: 8 x 0.5 of the CPU time's, 0.5 x 24 of the load's
     more = LOADED | {"compute": 18.0, "contention": 24.0}
     explanation = explained([observation(time=LOADED)], [observation(time=more)])
     assert {cause: threads for cause, (threads, _) in parts(explanation).items()} == pytest.approx(
         {"compute": 8.0, "contention": 16.0}
     )
     assert {part.cause: part.load_seconds for part in explanation.parts} == {
-        "compute": pytest.approx(6.0),
+        "compute": pytest.approx(4.0),
         "contention": 0.0,
     }
+
+
+def test_no_cause_saves_waits_that_the_first_run_did_not_have() -> None:
+    # 16 s of CPU time and 0.5 s each become 2 s and 4 s each
+    less = {name: seconds / 8 if name in CPU else seconds for name, seconds in LOADED.items()} | {"contention": 8.0}
+    found = explained([observation(time=LOADED)], [observation(time=less)])
+    assert sum(part.load_seconds for part in found.parts) == pytest.approx(-7.0)  # of 8 s
+    assert parts(found)["contention"][1] > 0
 
 
 def test_without_cpu_time_it_grows_with_events() -> None:

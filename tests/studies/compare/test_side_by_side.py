@@ -100,8 +100,8 @@ def test_one_run_each_has_an_interval_over_chunks_and_no_verdict() -> None:
     found = speed([before], [after])
     assert found.word == CANNOT_TELL
     assert found.judgement.low is not None
-    assert "over chunks within the runs), 1 run against 1 run: cannot tell whether it changed; " in found.text
-    assert found.text.endswith("at least 3 runs of each are needed")
+    assert "over chunks within the runs), 1 run against 1 run: cannot tell whether repeats would agree; " in found.text
+    assert found.text.endswith("pass at least 3 runs per side")
 
 
 def test_a_run_without_the_metric_tells_nothing() -> None:

@@ -8,10 +8,11 @@ import pytest
 from handmade import handmade_run
 from made_runs import independent_job, with_call
 
-from roastcoffea.errors import ComparisonError
+from roastcoffea.errors import ComparisonError, MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.storage.store import save_run
-from roastcoffea.studies.observations import paths_of, side_of
+from roastcoffea.studies.merging import paths_of
+from roastcoffea.studies.observations import side_of
 
 
 @pytest.fixture
@@ -53,9 +54,9 @@ def test_a_folder_with_the_jobs_of_a_campaign_is_one_run(tmp_path: Path) -> None
 
 
 def test_what_is_nowhere_is_refused(folder: Path) -> None:
-    with pytest.raises(ComparisonError, match="is no measurement, no pattern of some, and no name with repeats"):
+    with pytest.raises(MeasurementError, match="no measurement found at nowhere, and none matching it"):
         paths_of("nowhere", folder)
-    with pytest.raises(ComparisonError, match="empty holds no measurement"):
+    with pytest.raises(MeasurementError, match="empty contains no measurement"):
         paths_of(folder / "empty")
 
 
@@ -68,5 +69,5 @@ def test_repeats_failed_runs_and_labels(folder: Path) -> None:
     assert side.left_out == ("broken failed: OSError: gone",)
     assert side_of("A", str(folder / "one")).label == "one"  # no path of this machine
     assert side_of("A", folder / "again-*").label == "again-*"
-    with pytest.raises(ComparisonError, match="C has no run that can be compared: nothing was given"):
+    with pytest.raises(ComparisonError, match="C contains no comparable run: nothing was passed"):
         side_of("C", [])

@@ -21,16 +21,16 @@ def test_a_change_with_its_size_and_what_changed_there() -> None:
     # medians: 1.0025 ms and 1.44 times that; the rate is its inverse
     assert sizes == {CPU: (0.44, 8, 8), RATE: (round(1 / 1.44 - 1, 6), 8, 8)}
     assert mark.text == "rate per core -30.6 %, CPU per event +44 %"
-    assert mark.why == "Changed there: coffea 2025.11 -> 2026.1."
+    assert mark.why == "Changed in this run: coffea 2025.11 -> 2026.1."
 
 
 def test_what_changed_beside_a_change_or_not_at_all() -> None:
     (mark,) = analysis_of(upgraded(with_cpu([*LOW, *HIGH]), 7)).marks
-    assert mark.why == "Changed one run before (run-07): coffea 2025.11 -> 2026.1."
+    assert mark.why == "Changed in the run before (run-07): coffea 2025.11 -> 2026.1."
     (mark,) = analysis_of(upgraded(with_cpu([*LOW, *HIGH]), 9)).marks
-    assert mark.why == "Changed one run after (run-09): coffea 2025.11 -> 2026.1."
+    assert mark.why == "Changed in the run after (run-09): coffea 2025.11 -> 2026.1."
     (mark,) = analysis_of(with_cpu([*LOW, *HIGH])).marks
-    assert mark.why.startswith("No recorded fact changed there")
+    assert mark.why.startswith("Nothing recorded changed in this run")
     assert mark.facts == ()
 
 
@@ -40,7 +40,7 @@ def test_facts_that_change_all_the_time_are_not_blamed() -> None:
         for number, run in enumerate(with_cpu([*LOW, *HIGH]))
     ]
     (mark,) = analysis_of(runs).marks
-    assert mark.why == ("Only hosts changed there. That happens often between these runs, so it may not be the reason.")
+    assert mark.why == "Only hosts changed in this run. This happens often, so it may not be the cause."
     assert {name: list(map(str, found)) for name, found in analysis_of(runs).changed.items() if found} == {
         "run-08": ["hosts node7 -> node8"]
     }

@@ -70,7 +70,7 @@ def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
         history(tmp_path)
     with pytest.raises(MeasurementError, match="cannot be listed"):
         history(tmp_path / "nowhere")
-    with pytest.raises(MeasurementError, match="ttbar is one measurement; pass the folder that holds it"):
+    with pytest.raises(MeasurementError, match="ttbar is a single measurement; pass its parent folder"):
         history(Measurement(made_run([plan(1.0)] * 4, 2)).save(tmp_path, "ttbar"))
 
 
@@ -84,7 +84,7 @@ def test_a_run_that_ended_before_its_datasets_were_known_is_with_the_others(tmp_
 def test_it_is_printed_with_bars_and_changes(capsys: pytest.CaptureFixture[str]) -> None:
     runs = with_cpu([*LOW, *HIGH])
     runs.append(entry(16, reason="it failed: ValueError", failures=3))
-    of(runs, ["odd: it is no measurement"]).print()
+    of(runs, ["odd: not a measurement"]).print()
     text = capsys.readouterr().out
     lines = text.splitlines()
     (bars,) = [line for line in lines if line.strip().startswith("CPU per event")]
@@ -95,9 +95,9 @@ def test_it_is_printed_with_bars_and_changes(capsys: pytest.CaptureFixture[str])
     assert "+44 %" in bars
     flat = " ".join(text.split())
     assert f"17 runs from {runs[0].when} to {runs[16].when}, 1 of them not used" in flat
-    assert f"From run-08 on ({runs[8].when}): rate per core" in flat
+    assert f"Since run-08 ({runs[8].when}): rate per core" in flat
     assert "run-16: it failed: ValueError" in flat
-    assert "odd: it is no measurement" in flat
+    assert "odd: not a measurement" in flat
     assert max(map(len, lines)) <= 80
     (last,) = [line for line in lines if line.strip().startswith("run-16 ")]
     assert last.split()[-3:] == ["3", "not", "used"]
@@ -127,7 +127,7 @@ def test_outputs_without_block_characters_get_others(encoding: str) -> None:
 
 
 def test_programs_get_all_of_it() -> None:
-    found = of(with_cpu([*LOW, *HIGH]), ["odd: it is no measurement"])
+    found = of(with_cpu([*LOW, *HIGH]), ["odd: not a measurement"])
     said = json.loads(json.dumps(found.as_dict()))
     (one,) = said["analyses"]
     assert len(one["runs"]) == 16

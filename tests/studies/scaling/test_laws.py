@@ -52,4 +52,4 @@ def test_why_laws_are_missing() -> None:
     assert laws_of(NUMBERS, rates(0.1), strong=False)[1].keys() == {"Amdahl"}
     laws, missing = laws_of(NUMBERS, rates(1.5), strong=True)
     assert laws == {}
-    assert all("more workers made it slower" in reason for reason in missing.values())
+    assert all("more workers made the run slower" in reason for reason in missing.values())

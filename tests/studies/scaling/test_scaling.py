@@ -97,12 +97,12 @@ def test_what_cannot_be_compared_is_told() -> None:
         scaling([amdahl(2), amdahl(2)])
     other = amdahl(4)
     other = replace(other, calls=tuple(replace(call, processor="Another") for call in other.calls))
-    with pytest.raises(NotMeasuredError, match=r"ran Another and .*: pass runs of one analysis"):
+    with pytest.raises(NotMeasuredError, match=r"ran Another and .*: pass runs of the same analysis"):
         scaling([amdahl(2), other])
     found = scaling([made_run([plan(1.0)] * 8, 1, cores=2), made_run([plan(1.0, events=50)] * 16, 4, cores=2)])
     assert found.doubts == [
-        "the runs have different chunk sizes, so that differences include the cost of chunks",
-        "from 4 workers up, they share 2 cores: the laws mix both",
+        "the runs have different chunk sizes, so differences include the fixed cost of chunks",
+        "from 4 workers on, threads share 2 cores, so the laws include CPU contention",
     ]
 
 
@@ -119,7 +119,7 @@ def test_cores_are_shared_by_threads() -> None:
 
     found = scaling([run(1, 4), run(2, 4)])
     assert found.unit == "workers"
-    assert found.doubts == ["from 2 workers up, they share 6 cores: the laws mix both"]
+    assert found.doubts == ["from 2 workers on, threads share 6 cores, so the laws include CPU contention"]
     found = scaling([run(1, 3), run(2, 4)])
     assert (found.unit, [point.workers for point in found.points]) == ("threads", [3, 8])
 
@@ -138,11 +138,11 @@ def test_workers_that_came_late_count_and_make_a_doubt() -> None:
     found = scaling([late, others])
     assert [point.workers for point in found.points] == [1, 4]
     assert found.unit == "workers"
-    assert [doubt.split(":")[0] for doubt in found.doubts] == [
-        "workers of made joined late or left",
-        "workers of four joined late or left",
+    assert [doubt.split(",")[0] for doubt in found.doubts] == [
+        "workers of made joined late or left early",
+        "workers of four joined late or left early",
     ]
-    assert "for 60 % of their time" in found.doubts[0]
+    assert "for 60 % of the time" in found.doubts[0]
 
 
 def test_the_threads_of_a_worker_are_a_mean() -> None:
@@ -192,7 +192,7 @@ def test_rates_as_people_write_them(text: str, rate: tuple[float, str]) -> None:
 
 @pytest.mark.parametrize("text", ["fast", "200", "0 Gbit/s", "-3 kHz", "200 Gbit"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a rate; write one such as"):
+    with pytest.raises(ValueError, match="is not a rate; pass a rate such as"):
         scaling([amdahl(1), amdahl(2)], rate=text)
 
 

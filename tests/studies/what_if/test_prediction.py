@@ -55,7 +55,7 @@ def test_a_busy_scheduler_is_told() -> None:
     found = what_if(made_run([plan(0.01)] * 600, 2), workers=[4, 40], same_host=True)
     quiet, busy = (one for one in found.predictions if one.scenario == "as recorded")
     assert quiet.doubts == ()
-    assert busy.doubts[0].startswith("beyond the scheduler's throughput: it would be busy 9")
+    assert busy.doubts[0].startswith("more than the scheduler can handle: it would be busy for 9")
     assert busy.seconds == pytest.approx(600 * 1.1e-3, rel=0.05)
 
 
@@ -164,7 +164,7 @@ def test_runs_that_read_other_branches_are_doubted() -> None:
 
     found = what_if(reading("pt", "eta"), reading("eta", "pt"), reading("pt", "phi", "mass"))
     (doubt,) = (doubt for doubt in found.doubts if "read" in doubt)
-    assert "read eta and 2 more: they are treated as runs of one analysis" in doubt
+    assert "read eta and 2 more; both are treated as runs of the same analysis" in doubt
 
 
 def test_the_range_of_a_check_reaches_what_was_measured() -> None:
@@ -199,7 +199,7 @@ def test_storage_that_was_not_saturated_is_refused_where_it_matters() -> None:
     as_it_was, more = (one for one in found.predictions if one.scenario == AS_RECORDED)
     assert as_it_was.seconds == pytest.approx(24.0, rel=0.05)
     assert more.seconds is None
-    assert "at most 2 chunks that read were active at a time" in str(more.reason)
+    assert "at most 2 chunks were reading at a time" in str(more.reason)
     # from four times the rate to no more than now
     assert more.low < 6.0
     assert more.high > 24.0
@@ -225,10 +225,10 @@ def test_a_lock_that_was_not_recorded_is_not_added_to_that_of_another_run() -> N
     assert same.doubts == ()
     assert same.seconds == pytest.approx(16.0, rel=0.05)
     for other in (one, four):
-        assert "which no time was recorded" in other.doubts[0]
+        assert "did not record how long its chunks waited" in other.doubts[0]
     # from twice as fast, as if no thread had waited for another, to all in turn
     assert four.seconds is None
-    assert "how long was not recorded" in str(four.reason)
+    assert "did not record how long its chunks waited" in str(four.reason)
     assert four.low < 8.0
     assert four.high > 16.0
 

@@ -59,7 +59,7 @@ def test_which_cores_workers_have_is_told() -> None:
     assert [found.as_dict()["same_host"] for found in (apart, shared)] == [False, True]
     assert "recorded: 24 s on 2 workers, 1 host of 2 cores, chunks of 100 events" in printed(apart)
     assert "Wall time with 2 cores for every 2 workers, within 10 %" in printed(apart)
-    assert "Wall time of workers that share 2 cores, within 10 %" in printed(shared)
+    assert "Wall time with workers sharing 2 cores, within 10 %" in printed(shared)
     alone = printed(what_if(made_run([plan(3.0)] * 16, 1, cores=1)))
     assert "on 1 worker, 1 host of 1 core," in alone
     assert "1 core per worker" in alone
@@ -144,7 +144,7 @@ def test_the_recorded_chunk_size_is_another_prediction() -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_replayed_is_refused() -> None:
-    with pytest.raises(NotMeasuredError, match="pass runs of one analysis"):
+    with pytest.raises(NotMeasuredError, match="pass runs of the same analysis"):
         what_if(made_run(FOUR, 2), made_run(FOUR[:8], 2))
     files, others = (with_call(made_run(FOUR, 2, name=name), fileset=name) for name in ("aa", "bb"))
     with pytest.raises(NotMeasuredError, match="bb and aa read different files"):
@@ -162,7 +162,7 @@ def test_what_cannot_be_replayed_is_refused() -> None:
 
 def test_what_is_not_known_makes_doubts() -> None:
     run = made_run(FOUR, 2, cores=None)
-    assert "cores of its hosts are unknown" in what_if(run).doubts[0]
+    assert "its hosts' core counts are unknown" in what_if(run).doubts[0]
     assert seconds(what_if(run, workers=[16], same_host=True)) == [3.0]
 
 
@@ -201,9 +201,9 @@ def test_tables_name_doubts_and_reasons() -> None:
     out = StringIO()
     what_if(made_run(FOUR, 2, cores=None), chunksize=[400], threads=[2]).print(out)
     text = " ".join(out.getvalue().split())
-    assert "Caveats - the cores of its hosts are unknown" in text
+    assert "Caveats - its hosts' core counts are unknown" in text
     assert "(2 x 2 workers)" in text
-    assert "Only ranges: chunks of data" in text
+    assert "Range only: chunks of data" in text
 
 
 # Sheets
@@ -225,7 +225,7 @@ def test_one_screen_without_what_there_is_not() -> None:
     assert titles(found) == [
         "made",
         "Wall time with 64 cores for every 2 workers, within 10 %",
-        "Wall time with one change, by workers",
+        "Wall time with one change, by number of workers",
         "Measured and predicted",
     ]
     assert isinstance(found.sheets()[0], Heading)
@@ -243,14 +243,14 @@ def test_a_size_without_a_number_has_its_reason_and_range() -> None:
     ((size, seconds, within),) = sizes.rows
     assert (size, seconds) == ("200", None)
     assert " to " in str(within)
-    assert sizes.notes[0].startswith("Only ranges: chunks of data")
+    assert sizes.notes[0].startswith("Range only: chunks of data")
 
 
 def test_what_has_no_number_has_its_reason_whatever_is_changed() -> None:
     found = what_if(RUN)
     unknown = [replace(one, seconds=None, reason="nobody knows") for one in found.predictions[1:]]
     shown = replace(found, predictions=[found.predictions[0], *unknown])
-    assert "Only ranges: nobody knows." in sheet(shown, "Wall time with 64").notes
+    assert "Range only: nobody knows." in sheet(shown, "Wall time with 64").notes
 
 
 def test_doubts_have_the_clusters_that_they_are_of() -> None:
@@ -295,7 +295,7 @@ def test_large_errors_are_factors_and_workers_on_one_host_are_explained() -> Non
     assert "within a factor of 2.5" in printed(what_if(made_run([plan(1.0, core_wait=1.5)] * 16, 2, cores=None)))
     run = made_run([plan(1.0)] * 16, 2, cores=8)
     assert what_if(replace(run, name=None)).runs[0].name == f"Made {run.id[:8]}"
-    assert "To keep 8 cores in total, use --same-host (same_host=True)" in printed(what_if(run, workers=[4]))
+    assert "To keep 8 cores in total, pass --same-host (same_host=True)" in printed(what_if(run, workers=[4]))
     assert "same_host" not in printed(what_if(run, workers=[4], same_host=True))
     assert "same_host" not in printed(what_if(run, workers=[1, 2]))
 
@@ -306,7 +306,7 @@ def test_a_load_of_others_that_differed_between_the_runs_leaves_no_number() -> N
     found = what_if(quiet, loaded)
     as_recorded = found.predictions[0]
     assert as_recorded.seconds is None
-    assert "other programs needed 0 to 4" in str(as_recorded.reason)
+    assert "other programs used 0 to 4" in str(as_recorded.reason)
     assert as_recorded.low < 8.0
     assert as_recorded.high > 24.0
-    assert "Only ranges: other programs needed 0 to 4" in printed(found)
+    assert "Range only: other programs used 0 to 4" in printed(found)

@@ -1,4 +1,4 @@
-"""Causes of lost time: each module here is imported, and what it registers becomes a finding with a page of its own."""
+"""Causes of lost time. Importing a module registers its findings and their documentation."""
 
 import importlib
 import pkgutil

@@ -1,62 +1,85 @@
-"""The finding that the memory of a worker's process grows from chunk to chunk."""
-
-import numpy as np
-import scipy
+"""A finding about worker memory that grows from chunk to chunk."""
 
 from roastcoffea.diagnosis.evidence import NAMED, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
-from roastcoffea.metrics.facts import rows_with
-from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.units import BYTE, counted
+from roastcoffea.diagnosis.findings.lost_work import MEMORY
+from roastcoffea.metrics.memory import IN_RESULTS
+from roastcoffea.records.columns import Row
+from roastcoffea.units import BYTE, SECOND, counted
 
 
-def growth(memory: Numbers, chance: float) -> float:
-    """Bytes by which each chunk raises memory after the first quarter of them; 0 if chance may explain it."""
-    later = memory[len(memory) // 4 :]
-    steps = np.diff([part.mean() for part in np.array_split(later, 10)]) if len(later) >= 10 else np.zeros(9)
-    # a single step, a random walk and sawteeth scatter as much as they grow; caches that fill up cease to grow
-    least = max(-scipy.special.stdtrit(8, chance) * steps.std(ddof=1) / 3, 2 * (steps.mean() - steps[4:].mean()))
-    slopes = (np.polyfit(range(len(part)), part, 1)[0] for part in (later, later[len(later) // 2 :]))
-    return max(float(min(slopes)), 0.0) if steps.mean() > least else 0.0
+def _room(row: Row) -> float:
+    """Chunks until the limit or, without one, until memory doubles."""
+    left = row["memory_after"] / row["growth"] if row["chunks_left"] is None else row["chunks_left"]
+    return max(float(left), 1.0)
+
+
+def _text(row: Row) -> str:
+    low, high = (BYTE.text(max(row[f"growth_{end}"], 0.0)) for end in ("low", "high"))
+    each = f"{BYTE.text(row['growth'])} per chunk, {low} to {high}"
+    if row["chunks_left"] is None:
+        return f"{row['worker']} ({each})"
+    left = counted(float(f"{_room(row):.2g}"), "more chunk")
+    return f"{row['worker']} ({each}; limit reached after about {left}, {SECOND.text(row['seconds_left'])})"
 
 
 @finding(
-    "memory grows", "Memory grows from chunk to chunk", part="in the result", shows="nowhere", first="smaller caches"
+    "memory grows",
+    "Memory grows from chunk to chunk",
+    part="in the result",
+    shows="nowhere",
+    page=MEMORY,
 )
 def memory_grows(evidence: Evidence) -> Finding | None:
-    """Limited by memory that grows.
+    """Limited by growing memory.
 
-    Chunks leave memory behind: within ten times as many, a worker reaches its limit (doubles, if that is unknown).
+    Chunks leak memory. With ten times as many chunks, a worker would reach its limit (or, if the limit is unknown,
+    double its memory use).
 
-    **How to make sure.** Memory grows up to the last chunk, and by more than the results that the worker holds.
+    **Check.** `grows` says whether the memory is kept by the process, or by Dask as results of chunks.
 
     ```python
-    print(measurement.chunks.sort_values("stop").groupby("worker")["memory_after"].agg(["first", "median", "last"]))
+    columns = ["worker", "growth", "growth_low", "growth_high", "results_growth", "grows", "dataset", "chunks_left"]
+    print(measurement.memory_growth[columns])
     ```
 
-    **What to do.** Keep nothing of a chunk in the processor, in modules, or in caches without a limit.
+    **Fix.** *process:* do not keep chunk data on the processor instance, in globals or in unbounded caches. Until then,
+    restart workers in time (`--lifetime`), or run fewer threads per worker. *results:* return less, such as fewer
+    or coarser histograms.
 
-    **When it is not a problem.** If each Runner call ends before the limit, restart the workers between calls.
+    **Fine if** each Runner call ends before the limit is reached: restart the workers between calls.
     """
-    run, limits, found = evidence.run, {life["worker"]: life["memory_limit"] for life in evidence.lives}, []
-    rows = run.chunks and run.chunks.select(["worker", "stop", "memory_after"]).drop_null().sort_by("stop")
-    samples = run.samples and run.samples.filter(run.samples["nbytes"].is_valid()).sort_by("time")
-    for name, own in rows.to_pandas().groupby("worker") if rows else ():
-        used, odds, size = own["memory_after"].to_numpy(np.float64), 1e-3 / max(len(limits), 1), np.zeros(1)
-        if samples and growth(used, odds) and (held := rows_with(samples, "worker", [name])):
-            size = np.interp(own["stop"], amounts(held, "time"), amounts(held, "nbytes") - amounts(held, "spilled"))
-        each, limit, last = growth(used - size, odds), limits.get(name), used[-3:].mean()
-        if (room := max((limit or 2 * last) - last, each)) < 10 * len(used) * each:
-            after = f", the limit after about {counted(float(f'{room / each:.2g}'), 'more chunk')}" if limit else ""
-            found.append((room / each, name, f"{name} ({BYTE.text(each)} per chunk{after})"))
+    rows = [] if evidence.growth is None else evidence.growth.to_pylist()
+    # the first quarter of chunks is not evaluated
+    found = sorted((one for one in rows if one["grows"] and _room(one) < 10 * one["chunks"] / 0.75), key=_room)
     if not found:
         return None
-    _, workers, texts = zip(*sorted(found), strict=True)
+    names = [one["worker"] for one in found]
+    what = (
+        f"Memory grows from chunk to chunk on {counted(len(found), 'worker')}: {', '.join(map(_text, found[:NAMED]))}."
+    )
+    datasets = list(dict.fromkeys(one["dataset"] for one in found if one["dataset"]))
+    if datasets:
+        what += f" The growth comes from chunks of {', '.join(datasets[:NAMED])}."
+    advice, remedy = _advice(evidence, found)
     return Finding(
-        what=f"Memory grows from chunk to chunk on {counted(len(found), 'worker')}: {', '.join(texts[:NAMED])}.",
-        advice=f"Keep nothing of chunks in the processor{'' if evidence.local else '; restart between Runner calls'}.",
-        culprits=tuple(Culprit("worker", worker) for worker in workers),
-        remedy=None if evidence.local else "client.restart()",
+        what=what,
+        advice=advice,
+        culprits=(*(Culprit("worker", name) for name in names), *(Culprit("dataset", name) for name in datasets)),
+        remedy=remedy,
         rows={},
         always=True,
     )
+
+
+def _advice(evidence: Evidence, found: list[Row]) -> tuple[str, str | None]:
+    if found[0]["grows"] == IN_RESULTS:
+        return "Dask holds it as results: return less from process(), such as fewer or coarser histograms.", None
+    keep = "Do not keep chunk data in the processor"
+    if evidence.local:
+        return f"{keep}.", None
+    # Dask pauses workers at four fifths of the limit
+    minutes = min((0.7 * (one["age"] + one["seconds_left"]) // 60 for one in found if one["chunks_left"]), default=0)
+    if minutes < 5:  # restarts would take most of the time
+        return f"{keep}; restart between Runner calls.", "client.restart()"
+    return f"{keep}; restart workers in time.", f"dask worker ... --lifetime {minutes:.0f}m --lifetime-restart"

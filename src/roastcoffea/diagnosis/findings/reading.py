@@ -1,8 +1,9 @@
-"""Findings about reading: storage and its servers, bytes read again, decompression, arrays, and opening files."""
+"""Findings about reading: storage servers, repeated reads, decompression, arrays and opening files."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -10,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.evidence import NAMED, Evidence, by_part, largest_first, most_of, names_of
-from roastcoffea.diagnosis.finding import Culprit, Finding, finding
-from roastcoffea.diagnosis.findings.computing import core_wait_outside_process, threads_of_workers, threads_per_core
+from roastcoffea.diagnosis.evidence import CORE_WAIT_OUTSIDE, NAMED, Evidence, by_part, largest_first, most_of, names_of
+from roastcoffea.diagnosis.finding import Culprit, Finding, Page, finding
+from roastcoffea.diagnosis.findings.computing import with_waits
 from roastcoffea.diagnosis.savings import Removal, Taken, of_chunks, without_cpu, without_parts
 from roastcoffea.generations import READS_ON
 from roastcoffea.metrics import phases
@@ -23,10 +24,13 @@ from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, XCACHE, with_endpoints
 from roastcoffea.metrics.statistics import amounts
 from roastcoffea.records.run import OF_TASKS
 from roastcoffea.replay.changes import STORAGE_FACTOR, faster_storage, with_computing
-from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number
+from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number, rough
 
 HALF: Final = 0.5
-"""Share of thread time at which reading dominates, and of waiting from which one server or kind of file is named."""
+"""Share of a total above which a contribution dominates."""
+
+
+STORAGE: Final = Page("storage", "Limited by reading")
 
 
 @finding(
@@ -34,18 +38,15 @@ HALF: Final = 0.5
     "Reading waits for storage",
     part="in chunks",
     shows="`read`",
-    first="a nearer copy; 2 threads per core",
+    page=STORAGE,
 )
 def storage(evidence: Evidence) -> Finding | None:
     """Limited by storage.
 
-    Threads wait for bytes: the class `read` of the time ledger is large.
+    Threads wait for baskets in `process()`.
 
-    **How to make sure.** `read` is the time in `process()` that waited for baskets. The endpoint with the most of it
-    is the slow one; `data_rate_gbps` is what all threads received together. If it is near the bandwidth of the link,
-    more threads will not help. If it is far below, each request waits for its answer. Through XRootD the finding says
-    itself whether small requests over a wide-area network, a cold cache or the server is to blame; [XRootD and
-    XCache](../howto/xrootd.md) has the numbers.
+    **Check.** If the rate is near the link's bandwidth, more threads will not help. If it is far below, latency
+    dominates.
 
     ```python
     print(measurement.time_ledger.by("endpoint")["read"])
@@ -53,63 +54,48 @@ def storage(evidence: Evidence) -> Finding | None:
     print(measurement.byte_ledger.by("branch").sort_values("payload").tail())
     ```
 
-    **What to do.**
+    **Fix.** Read a nearer copy, use a cache ([XCache](../howto/xrootd.md)), or read fewer of the heaviest branches. If
+    [the rule](contention.md) allows it, hide the wait with two threads per core.
 
-    - Read from a nearer copy, or through a cache at the facility (XCache): change the URLs of the fileset.
-    - Hide the waiting: two threads per core (`dask worker --nthreads 2`, `threads_per_worker=2`), where the link has
-      room.
-    - Read less: the last table lists the heaviest branches.
-
-    **When it is not a problem.** The first pass over a dataset fills caches: measure the second one. The saving is
-    for storage at twice the rate; reading nothing at all is not on offer.
+    **Fine if** this pass fills caches: measure the next one. The saving assumes preloading, or
+    storage twice as fast.
     """
     rows = evidence.rows_of("storage")
     if not rows:
         return None
     waited, found, stream = sum(rows.values()), endpoints(evidence, rows), rate_of_stream(evidence)
     most = found[0].seconds or 0.0 if found else 0.0
-    # a server that is slower than others is a finding of its own
-    if found and most >= HALF * sum(one.seconds or 0.0 for one in found) and found[0].name in slow_servers(evidence):
+    # a server that is slower than others has its own finding
+    slow = slow_servers(evidence.endpoints)
+    if found and most >= HALF * sum(one.seconds or 0.0 for one in found) and found[0].name in slow:
         return None
     why = answering(evidence, found[0].name) if found else None
-    # what limits round trips is no rate
+    # the rate is meaningless if round trips are the bottleneck
     speed = f" ({BYTE_PER_SECOND.text(stream)} per stream)" if stream and not (why and why.far) else ""
     verb, where = "dominates" if waited >= HALF * evidence.total else "is slow", names_of(found) or "local files"
-    what = f"Reading {verb}: {evidence.share(waited)} of thread time waits for {where}{speed}."
+    what = f"Reading {verb}: {evidence.share(waited)} of thread time is spent waiting for {where}{speed}."
     of_others = evidence.seconds_in("other_read_seconds") >= HALF * waited
     files = "the files that process() opens" if of_others else "the dataset" if found else "the files"
     advice, remedy = f"Cache {files} nearby" if found else f"Move {files} to a faster disk", None
     if why is not None:
         what = f"{what} {'It' if len(found) == 1 else found[0].name} {why.what}"
         advice, remedy = why.advice, why.remedy
-    elif not _threads_are_scarce(evidence):
+    elif evidence.layout.more:
         advice = f"{advice}, or run 2 threads per core, so that one computes while the other waits"
-        each = 2 * (threads_of_workers(evidence) or 1)
-        remedy = evidence.started_with(each) if found and not evidence.local else None
+        remedy = evidence.workers_line if found and not evidence.local else None
     return Finding(
         what=what,
         advice=f"{advice.removesuffix('.')}.",
         culprits=tuple(found),
         remedy=remedy,
         rows=rows,
-        taken=Taken(Removal(faster_storage(STORAGE_FACTOR)), waited * (1 - 1 / STORAGE_FACTOR)),
+        taken=(why and why.taken) or Taken(Removal(faster_storage(STORAGE_FACTOR)), waited * (1 - 1 / STORAGE_FACTOR)),
         outranks=why is not None and why.far,
     )
 
 
-def _threads_are_scarce(evidence: Evidence) -> bool:
-    """Whether more threads would wait for cores, the interpreter, memory or chunks, or the executor has only one."""
-    return (
-        evidence.lacks_memory
-        or any(map(evidence.is_due_to, ("contention", "interpreter lock")))
-        or threads_per_core(evidence) >= 2
-        or evidence.chunks <= evidence.total / evidence.elapsed
-        or any(call.executor == "IterativeExecutor" for call in evidence.run.calls)
-    )
-
-
 def endpoints(evidence: Evidence, rows: Mapping[str, float]) -> list[Culprit]:
-    """Servers whose files took most time of these classes; none if local files took most."""
+    """Servers that account for most of the time in these classes; empty if local files dominate."""
     columns = [column for name in rows for column in phases.COLUMNS_OF.get(name, ())]
     chunks = None if evidence.counted is None else with_endpoints(evidence.counted)
     sums = by_part(chunks, "endpoint", columns)
@@ -121,7 +107,7 @@ def endpoints(evidence: Evidence, rows: Mapping[str, float]) -> list[Culprit]:
 
 
 def _with_other_files(chunks: pa.Table, sums: dict[Any, float]) -> dict[Any, float]:
-    """Seconds of each server, with waiting for files that process() opened moved to theirs, by the files' bytes."""
+    """Thread time per server, in seconds. Waits for files opened in process() are split in proportion to bytes."""
     opened = chunks.filter(pc.and_(chunks["other_read_seconds"].is_valid(), chunks["other_requested"].is_valid()))
     chunk = pc.list_parent_indices(opened["other_requested"]).to_numpy()
     size = pc.list_flatten(opened["other_requested"]).to_numpy()
@@ -136,23 +122,23 @@ def _with_other_files(chunks: pa.Table, sums: dict[Any, float]) -> dict[Any, flo
 
 
 def rate_of_stream(evidence: Evidence) -> float | None:
-    """Bytes per second that a thread received while opening and reading; None if bytes or time are unknown."""
+    """Bytes per second received by a thread while it opens and reads files; None if unknown."""
     seconds = evidence.seconds_in(*phases.COLUMNS_OF[phases.READ], *phases.COLUMNS_OF[phases.OPEN])
     own = evidence.sum_of("bytes_requested")
     amount = None if own is None else own + (evidence.sum_of("bytes_other") or 0)
     return amount / seconds if amount and seconds else None
 
 
-# How servers answer
+# How servers respond
 
 LARGE: Final = 4096.0
-"""Smallest request, in bytes, whose rate can be compared with others: smaller ones show the latency."""
+"""Minimum request size for comparing rates, in bytes. The rate of smaller requests mostly reflects latency."""
 
 TIMES: Final = 3.0
-"""Smallest ratio of latencies or rates for a slow server, or a cold cache: those of equal servers differ by two."""
+"""Minimum ratio of latencies or rates for a slow server or cold cache. Identical servers differ by up to 2x."""
 
 SLOW_RATE: Final = 25e6
-"""Rate of a request, in bytes per second, below which a lone server is slow: a single disk is faster."""
+"""Rate per request, in bytes per second, below which a run's only server counts as slow. Even one disk is faster."""
 
 VECTORS: Final = 'uproot_options={"handler": uproot.XRootDSource}'
 
@@ -160,28 +146,29 @@ Row = Mapping[str, Any]
 
 
 class Answering(NamedTuple):
-    """How a server answers (without the subject), what to do about it, and a line to copy."""
+    """How a server responds, as a predicate, with advice and a line to copy."""
 
     what: str
     advice: str
     remedy: str | None = None
     far: bool = False
-    """Whether it is far away: then larger chunks are one remedy of several, and no reason to leave it unnamed."""
+    """Whether the server is far away. Larger chunks are then only one of several remedies."""
+    taken: Taken | None = None
 
 
-def _servers(evidence: Evidence) -> Iterator[tuple[Row, list[Row]]]:
-    """Servers with requests enough, and the others that are in the fastest quarter of all, as most may be slow."""
-    rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
+def _servers(table: pa.Table | None) -> Iterator[tuple[Row, list[Row]]]:
+    """Yield each server with enough requests, and the fastest of the others (because most servers may be slow)."""
+    rows = [] if table is None else table.to_pylist()
     known = [row for row in rows if (row["requests"] or 0) >= 10 and row["latency"] and row["rate"]]
     rates = sorted(row["rate"] for row in known)
     for row in known:
         yield row, [one for one in known if one is not row and one["rate"] >= rates[-((len(rates) + 3) // 4)]]
 
 
-def slow_servers(evidence: Evidence) -> dict[str, float]:
-    """Servers whose requests take much longer than they would at the fast ones, and how many times."""
+def slow_servers(table: pa.Table | None) -> dict[str, float]:
+    """Slow servers, each with its request time relative to the fastest servers."""
     found = {}
-    for row, others in _servers(evidence):
+    for row, others in _servers(table):
         waited = sum(one["requests"] * (one["latency"] - one["shortest_latency"]) for one in others)
         if waited > 0:
             each = row["bytes_per_request"] * waited / sum(one["bytes_transferred"] for one in others)
@@ -190,8 +177,8 @@ def slow_servers(evidence: Evidence) -> dict[str, float]:
 
 
 def answering(evidence: Evidence, endpoint: str) -> Answering | None:
-    """How a server answers; None where its requests were not measured, or nothing is wrong with them."""
-    for row, others in _servers(evidence):
+    """How a server responds; None if nothing is wrong or its requests were not measured."""
+    for row, others in _servers(evidence.endpoints):
         if row["endpoint"] == endpoint:
             return _far(row, evidence) or _cold(row) or _slow(row, others)
     return None
@@ -199,34 +186,26 @@ def answering(evidence: Evidence, endpoint: str) -> Answering | None:
 
 def _far(row: Row, evidence: Evidence) -> Answering | None:
     trip = row["shortest_latency"]
-    # within a site a round trip takes less than a millisecond
+    # within a site, a round trip takes less than a millisecond
     if trip < 0.005 or trip < HALF * row["latency"]:
         return None
     what = (
         f"gets {number(row['requests'])} requests of {BYTE.text(row['bytes_per_request'])}, which "
-        f"take {SECOND.text(row['latency'])} each and the round trip alone {SECOND.text(trip)}: too many small "
+        f"take {SECOND.text(row['latency'])} each, including a round trip of {SECOND.text(trip)}: too many small "
         f"requests over a wide-area network."
     )
-    if row["vector_reads"] is None and (line := _preload(row, evidence)) is not None:
-        advice = "Use larger chunks, and read the branches at once rather than in turn."
-        return Answering(what, advice, line, far=True)
+    ahead = evidence.branches_ahead if row["vector_reads"] is None else None
+    # ignore preloading if it saves less than other remedies are assumed to save
+    if ahead is not None and ahead.seconds >= (1 - 1 / STORAGE_FACTOR) * evidence.time_of("storage"):
+        advice = "Use larger chunks, and read all branches at once, not one by one."
+        dataset, *others = ahead.branches
+        if others:
+            advice = f"{advice[:-1]}: `roastcoffea export --format preload` writes all datasets' lines."
+        line = f'fileset["{dataset}"]["preload"] = {json.dumps(ahead.branches[dataset])}'
+        return Answering(what, advice, line, far=True, taken=ahead.taken)
     if row["vector_reads"] is not None and row["vector_reads"] < HALF * row["requests"]:
         return Answering(what, "Read many ranges in one request.", VECTORS, far=True)
     return Answering(what, "Use larger chunks, or read a nearer copy.", far=True)
-
-
-def _preload(row: Row, evidence: Evidence) -> str | None:
-    """Line for the fileset that has the branches of its largest dataset preloaded; None if they are, or are unknown."""
-    reads = evidence.run.branch_reads
-    if row["payload_rate"] is None or reads is None or evidence.counted is None:
-        return None
-    chunks = with_endpoints(evidence.counted).select(["id", "dataset", "endpoint"]).to_pandas()
-    chunks = chunks[chunks["endpoint"] == row["endpoint"]]
-    for dataset in chunks["dataset"].mode().head(1):
-        own = pc.is_in(reads["chunk"], pa.array(chunks.loc[chunks["dataset"] == dataset, "id"]))
-        branches = sorted(reads.filter(own)["branch"].drop_null().unique().to_pylist())
-        return f'fileset["{dataset}"]["preload"] = {json.dumps(branches)}' if branches else None
-    return None
 
 
 def _cold(row: Row) -> Answering | None:
@@ -235,20 +214,20 @@ def _cold(row: Row) -> Answering | None:
         return None
     if before * early >= LARGE and before >= TIMES * first:
         rates = BYTE_PER_SECOND.text(before), BYTE_PER_SECOND.text(first)
-        what = "delivers what was read before at {} and what is read for the first time at {}: its cache was cold."
+        what = "serves repeated reads at {} but first reads at {}: its cache was cold."
     elif row["service"] == XCACHE and row["latency"] >= TIMES * early:
         rates = SECOND.text(early), SECOND.text(row["latency"])
         what = (
-            "is an XCache that answers requests for what was read before after {} and all on average after {}: it was "
+            "is an XCache that answers repeated requests after {} and all requests after {} on average: it was "
             "probably cold."
         )
     else:
         return None
-    return Answering(what.format(*rates), "Run it again: from then on the cache has the files.")
+    return Answering(what.format(*rates), "Run again: the cache now has the files.")
 
 
 def _slow(row: Row, others: list[Row]) -> Answering | None:
-    # the rate shows the latency then, on a short way as well
+    # in these cases the rate reflects the latency, even over a short distance
     if row["bytes_per_request"] < LARGE or row["shortest_latency"] >= HALF * row["latency"]:
         return None
     seconds = sum(one["requests"] * one["latency"] for one in others)
@@ -261,13 +240,13 @@ def _slow(row: Row, others: list[Row]) -> Answering | None:
         *map(SECOND.text, (row["latency"], row["shortest_latency"])),
     )
     return Answering(
-        f"delivers {rate} per request{against} and answers after {latency} with a round trip of {trip}: the server, or "
+        f"serves {rate} per request{against} and answers after {latency} with a round trip of {trip}: the server, or "
         "the link to it, is slow.",
-        "Read its files from another server, or ask its site.",
+        "Read its files from another server, or contact its site.",
     )
 
 
-# Bytes that were read before
+# Repeated reads
 
 AGAIN: Final = {
     SAME_LOOP: ("because {pieces} span chunk boundaries", "use larger chunks, or files with smaller {pieces}"),
@@ -276,72 +255,63 @@ AGAIN: Final = {
     SAME_ATTEMPT: ("within a chunk, by the processor or the reader", "keep arrays that are used more than once"),
     OF_TASKS: ("by another function", "read each file in one function only"),
 }
-"""Why bytes are read again, and what to do, by what the readers have in common."""
+"""Cause of and remedy for repeated reads, keyed by what the reads have in common."""
 
 
 def pieces(repeated: Repeated) -> str:
-    """What a format reads at once."""
     return "row groups" if repeated.parquet else "baskets"
 
 
 @finding(
     "re-read",
-    "Much was read more than once",
+    "The same data are read again",
     part="in chunks",
     shows="`read`, `decompress`; `re-read` of the byte ledger",
-    first="the line of the finding",
 )
 def read_again(evidence: Evidence) -> Iterator[Finding]:
-    """Limited by reading again.
+    """Limited by repeated reads.
 
-    Chunks request bytes that other chunks, or the same one, have read before: the class `re-read` of the byte ledger
-    is large. From a quarter of all requested bytes it is a finding, even where storage is so fast that it saves
-    little time.
+    At least a quarter of the requested bytes had been read before.
 
-    **How to make sure.** `advice` of the byte ledger says what the readers have in common. Compare branches and
-    files.
+    **Check.** `advice` explains what the reads have in common.
 
     ```python
     print(measurement.byte_ledger.advice)
     print(measurement.byte_ledger.by("branch")[["payload", "re-read"]])
     ```
 
-    **What to do.**
+    **Fix.** With `align_clusters=True`, each TTree basket is read once. For Parquet, read whole row groups, or
+    write smaller ones. List each file in one dataset only, process shared files in a single Runner call, and reuse
+    arrays within `process()`.
 
-    - Copy the line of the finding. Chunks that end where the file's clusters do (`align_clusters=True`, for TTrees)
-      read each basket once.
-    - Parquet is read by row groups: use chunks of whole ones, or write smaller ones.
-    - List a file in one dataset only, and process shared files in a single Runner call.
-    - Keep arrays that `process()` uses more than once.
-
-    **When it is not a problem.** A local disk or a warm cache nearby delivers again what it has delivered before;
-    what is left is the CPU time of decompressing it.
+    **Fine if** these bytes come from local disks or a warm cache: only decompression is repeated.
     """
     ledger = evidence.bytes
     if ledger is None or ledger.repeated is None or not ledger.total:
         return
-    # as much is a finding, whatever time it takes
+    # re-reading this much data is a finding, regardless of the time spent
     least, again, whole = 0.25 * ledger.total, ledger.repeated, f"of {BYTE.text(ledger.total)}"
     if (reread := ledger.get(phases.REREAD) or 0) >= least:
-        why = again.readers(max(again.baskets, key=lambda one: again.baskets[one]))
+        row, why = "re-read", again.readers(max(again.baskets, key=lambda one: again.baskets[one]))
         because, advice = (text.format(pieces=pieces(again)) for text in AGAIN[why])
         remedy = None
         if why == SAME_LOOP:
             remedy = evidence.larger
             if not (remedy or again.parquet or again.aligned):
-                advice, remedy = "end chunks where clusters of baskets end, in the Runner", "align_clusters=True"
+                advice, remedy = "have the Runner end chunks at cluster boundaries", "align_clusters=True"
             if again.reads_on and not again.parquet:
                 advice = f"{READS_ON}; {advice}"
         yield Finding(
-            what=f"{BYTE.text(reread)} {whole} ({FRACTION.text(reread / ledger.total)}) were read before {because}.",
+            what=f"{BYTE.text(reread)} {whole} ({rough(reread / ledger.total, FRACTION)}) were re-read {because}.",
             advice=f"{advice[0].upper()}{advice[1:]}.",
             remedy=remedy,
-            rows={"re-read": evidence.reread * evidence.time_of("storage", "decompression")},
+            rows=with_waits(evidence, row, evidence.reread * evidence.time_of("decompression"))
+            | {row: evidence.reread * evidence.time_of("storage", "decompression")},
             always=True,
         )
-    # what several chunks read of files that process() opens itself: baskets, and objects such as histograms
+    # files opened by process() and read by several chunks: their baskets, and objects such as histograms
     entries = 'entry_start=events.metadata["entrystart"], entry_stop=events.metadata["entrystop"]'
-    own = ", or read only their own entries"
+    own = ", or read only the chunk's entries"
     for others, beside, words, or_else, remedy in (
         (again.others, (phases.PAYLOAD, phases.REREAD), ("storage", "decompression"), own, entries),
         (again.objects, (phases.METADATA,), ("metadata",), "", None),
@@ -353,9 +323,9 @@ def read_again(evidence: Evidence) -> Iterator[Finding]:
             found = [Culprit("file", name, seconds * amount / size) for name, amount in largest_first(others).items()]
             more = f", and {number(len(found) - NAMED)} more files" if len(found) > NAMED else ""
             yield Finding(
-                what=f"At least {BYTE.text(size)} {whole} ({FRACTION.text(size / ledger.total)}) were read before: "
-                f"chunks read the same of {names_of(found[:NAMED])}{more}, which process() opens.",
-                advice=f"Keep what they need from chunk to chunk (functools.cache){or_else}.",
+                what=f"At least {BYTE.text(size)} {whole} ({rough(size / ledger.total, FRACTION)}) were re-read: "
+                f"chunks read the same parts of {names_of(found[:NAMED])}{more}, which process() opens.",
+                advice=f"Keep these in memory for all chunks (functools.cache){or_else}.",
                 culprits=tuple(found),
                 remedy=remedy,
                 rows={"re-read": seconds},
@@ -365,7 +335,6 @@ def read_again(evidence: Evidence) -> Iterator[Finding]:
 
 @ByteLedger.advised_by
 def savings_of_bytes(repeated: Repeated, total: int) -> list[ByteSaving]:
-    """Changes that would save bytes, largest saving first."""
     found = largest_first({**repeated.baskets, phases.METADATA: repeated.metadata})
     return [
         ByteSaving(cause, int(size), f"{BYTE.text(size)} {_advised(repeated, cause)}")
@@ -375,22 +344,31 @@ def savings_of_bytes(repeated: Repeated, total: int) -> list[ByteSaving]:
 
 
 def _advised(repeated: Repeated, cause: str) -> str:
-    """What is said of bytes of a cause; which chunk size pays is weighed by the verdict alone."""
+    """Advice on bytes that were re-read for this cause. Only the verdict recommends a chunk size."""
     memory = ", at the cost of more memory"
     if cause == phases.METADATA:
         fewer = f"in {counted(repeated.files, 'chunk')} instead of {number(repeated.chunks)}{memory}"
         return (
-            "of metadata were read again, as each chunk of a file reads them: one chunk per file reads them once per "
-            f"file, {fewer}"
+            "of metadata was read again, because each chunk of a file reads it: with one chunk per file, it is read "
+            f"once per file, {fewer}"
         )
     because, advice = (text.format(pieces=pieces(repeated)) for text in AGAIN[repeated.readers(cause)])
     if repeated.readers(cause) == SAME_LOOP:
-        advice = f"one chunk per file reads each once{memory}"
-        # Parquet has no clusters, and once on they help no more
+        advice = f"with one chunk per file, each is read once{memory}"
+        # Parquet has no clusters, and alignment may already be on
         if not (repeated.parquet or repeated.aligned):
-            aligned = "align_clusters=True in the Runner also reads each once, if the files hold TTrees"
+            aligned = "align_clusters=True in the Runner also works if the files contain TTrees"
             advice = f"{advice}; {READS_ON if repeated.reads_on else aligned}"
     return f"were read again {because}: {advice}"
+
+
+UNPACKING: Final = Page(
+    "decompression",
+    "Limited by unpacking baskets",
+    """\
+Read fewer branches: the slowest are at the end of the tables. Select on flat branches before you use a jagged one,
+because NanoEvents reads branches on first use.""",
+)
 
 
 @finding(
@@ -398,17 +376,15 @@ def _advised(repeated: Repeated, cause: str) -> str:
     "Decompression is slow",
     part="in chunks",
     shows="`decompress`",
-    first="zstd instead of LZMA",
     least=0.20,
+    page=UNPACKING,
 )
 def decompression(evidence: Evidence) -> Finding | None:
     """Limited by decompression.
 
-    CPU time goes into unpacking baskets: the class `decompress` of the time ledger is large.
+    LZMA needs several times as much CPU time as zstd for the same data.
 
-    **How to make sure.** `chunk_decompress_seconds` is CPU time, so it does not grow on a busy host. Bytes before and
-    after decompression tell how hard the files are packed; LZMA takes several times the CPU time of zstd for the same
-    bytes.
+    **Check.**
 
     ```python
     print(measurement.metrics["chunk_decompress_seconds"], "s")
@@ -416,16 +392,10 @@ def decompression(evidence: Evidence) -> Finding | None:
     print(measurement.branches.groupby("branch")["decompress_seconds"].sum().sort_values().tail())
     ```
 
-    **What to do.**
+    **Fix.** Write skims with `uproot.recreate("skim.root", compression=uproot.ZSTD(5))` or
+    [`hadd`](../howto/inspect.md).
 
-    - Write skims with zstd: `uproot.recreate("skim.root", compression=uproot.ZSTD(5))`; for files from elsewhere, ask
-      for it.
-    - Read fewer branches: only those that are read are decompressed.
-    - Keep what many runs share as a skim, so that it is unpacked once.
-
-    **When it is not a problem.** Compressed files save bandwidth: over a slow link LZMA may still be the faster
-    choice. Up to a fifth of the wall time is normal and not reported. The saving assumes that zstd or lz4 need 30 %
-    of the CPU time.
+    **Fine if** the link is slow: LZMA saves bandwidth. The estimate assumes that zstd or LZ4 needs 30 % of the time.
     """
     rows = evidence.rows_of("decompression")
     if not rows:
@@ -433,12 +403,13 @@ def decompression(evidence: Evidence) -> Finding | None:
     seconds = by_part(evidence.counted, "dataset", phases.COLUMNS_OF[phases.DECOMPRESS])
     found = most_of("dataset", seconds)
     most = f", most of it in dataset {found[0].name}" if found and len(seconds) > 1 else ""
-    # zstd or lz4 need 30 % of the CPU time of LZMA
+    # zstd and lz4 need 30 % of LZMA's CPU time
     change = of_chunks(lambda old: with_computing(old, decompress=0.3 * old.parts.decompress))
     return Finding(
         what=f"Decompression takes {evidence.share_of('decompression')} of thread time{most}.",
-        advice="Write the files with zstd or lz4 instead of LZMA or zlib, or read fewer branches.",
+        advice="Read fewer branches, or write the files with zstd or lz4 instead of LZMA or zlib.",
         culprits=tuple(found),
+        remedy="hadd -f505 new.root FILES",
         rows=rows,
         taken=Taken(change, 0.7 * sum(rows.values())),
     )
@@ -449,31 +420,24 @@ def decompression(evidence: Evidence) -> Finding | None:
     "Building arrays is slow",
     part="in chunks",
     shows="`interpret`",
-    first="fewer jagged branches",
     least=0.25,
+    page=UNPACKING,
 )
 def interpretation(evidence: Evidence) -> Finding | None:
     """Limited by interpretation.
 
-    CPU time goes into making arrays of decompressed baskets: the class `interpret` of the time ledger is large.
+    Jagged and nested branches are slow to build; flat ones cost almost nothing.
 
-    **How to make sure.** Flat branches of numbers cost almost nothing; jagged and nested ones do. The table has the
-    branches with the most time.
+    **Check.**
 
     ```python
     reads = measurement.branches.groupby("branch")[["interpret_seconds", "bytes_uncompressed"]].sum()
     print(reads.sort_values("interpret_seconds").tail())
     ```
 
-    **What to do.**
+    **Fix.** Flatten nested types when skimming.
 
-    - Read fewer branches, the ones at the end of this table first.
-    - Select events on flat branches before the first jagged one is touched: NanoEvents reads a branch when it is
-      used.
-    - Skim nested types into flat ones if many runs need them.
-
-    **When it is not a problem.** What is read has to become arrays. Below a quarter of the wall time it is not
-    reported, and the saving is a bound: nothing in its place is not possible.
+    **Fine if** you need these branches.
     """
     rows = evidence.rows_of("interpretation")
     if not rows or evidence.counted is None:
@@ -486,7 +450,7 @@ def interpretation(evidence: Evidence) -> Finding | None:
     advice = "Read fewer branches, especially jagged ones."
     return Finding(
         what=f"Building arrays from {read} takes {evidence.share_of('interpretation')} of thread time{most}.",
-        advice="Read it for fewer events, or a flat branch instead." if len(seconds) == 1 else advice,
+        advice="Read it for fewer events, or read a flat branch instead." if len(seconds) == 1 else advice,
         culprits=tuple(found),
         rows=rows,
         taken=Taken(without_cpu(amounts(evidence.counted, "interpret_seconds")), at_most=True),
@@ -498,37 +462,31 @@ def interpretation(evidence: Evidence) -> Finding | None:
     "Opening files is slow",
     part="in chunks",
     shows="`open`",
-    first="larger chunks",
     least=0.10,
 )
 def metadata(evidence: Evidence) -> Finding | None:
     """Limited by metadata.
 
-    Threads open files and build events: the class `open` of the time ledger is large.
+    Threads open files and build events.
 
-    **How to make sure.** Each chunk opens its file: header, streamers and tree are read again, then the schema builds
-    the events. `open_seconds` is the first part, `build_seconds` the second; `metadata` of the byte ledger is what
-    was requested.
+    **Check.** Each chunk reads its file's header, streamers and tree (`open_seconds`), then builds events
+    (`build_seconds`).
 
     ```python
     print(measurement.chunks[["open_seconds", "build_seconds"]].describe().loc[["mean", "max"]])
     print(measurement.byte_ledger["metadata"], "bytes of", measurement.byte_ledger.total)
     ```
 
-    **What to do.**
+    **Fix.** Use larger chunks, up to whole files. If `build_seconds` dominates, use a lighter schema: `BaseSchema`, or
+    a subclass of `NanoAODSchema` for the collections you read. If `open_seconds` dominates, [storage](storage.md) is
+    slow.
 
-    - If a file has several chunks, use larger ones, up to whole files: then the finding names a `chunksize`.
-    - If `build_seconds` dominates, use a lighter schema: `BaseSchema`, or a subclass of `NanoAODSchema` for what you
-      read.
-    - If `open_seconds` dominates, the storage answers late: see [storage](storage.md).
-
-    **When it is not a problem.** Each file has to be opened once. Many tiny files stay expensive with any chunk size:
-    merge them. The first opening on a thread is [start-up](start-up.md).
+    **Fine if** each file is opened only once. The first file opened on a thread counts as [start-up](start-up.md).
     """
-    total = evidence.time_of("metadata") - core_wait_outside_process(evidence)
+    total = evidence.time_of("metadata") - evidence.core_wait.get(CORE_WAIT_OUTSIDE, 0.0)
     if total <= 0:
         return None
-    # the servers of files that process() opens itself are not told apart here
+    # files that process() opens itself are not assigned to servers here
     found = [] if evidence.sum_of("bytes_other") else endpoints(evidence, {phases.OPEN: total})
     each = ""
     if evidence.chunks:
@@ -537,20 +495,44 @@ def metadata(evidence: Evidence) -> Finding | None:
     several = evidence.counted is not None and evidence.chunks > len(evidence.counted["file"].unique()) > 0
     size, remedy = evidence.chunk_size, evidence.larger
     taken = Taken(without_parts("open_cpu", "open_wait"), at_most=True)
-    advice = "Keep the files nearer, or merge small ones: each is opened once."
+    advice = "Read the files from nearer storage, or merge small ones: each file is opened only once."
     if remedy or (evidence.local and several):
-        advice = "Use larger chunks, so that fewer of them open files."
+        advice = "Use larger chunks, so that fewer chunks open files."
     elif not all(call.options.get("schema") == "BaseSchema" for call in evidence.run.calls):
         advice = "Use a schema with fewer collections."
     elif several:
-        advice = "Keep the files nearer: each chunk opens its file."
+        advice = "Read the files from nearer storage: each chunk opens its file."
     if remedy:
         taken = Taken(size.removal, last=True, known=size.saving.up_to(evidence.wall(total)))
+    elif few := merged(evidence):
+        left = few / evidence.chunks
+        advice = f"Merge small files: {number(evidence.chunks)} would become {number(few)}, with one chunk each."
+        remedy = "hadd -O merged.root FILES"
+        taken = Taken(
+            of_chunks(
+                lambda old: old.with_parts(open_cpu=left * old.parts.open_cpu, open_wait=left * old.parts.open_wait)
+            ),
+            (1 - left) * total,
+        )
     return Finding(
-        what=f"Opening files and building events takes {evidence.share(total)} of thread time{each}{at}.",
+        what=f"Opening files and building events takes {evidence.share(total)} of thread time{at}{each}.",
         advice=advice,
         culprits=tuple(found),
         remedy=remedy,
         rows={phases.OPEN: total},
         taken=taken,
     )
+
+
+def merged(evidence: Evidence) -> int:
+    """Number of files left after merging up to the Runner's chunk size; 0 if more than half would remain.
+
+    At least two files per thread remain, to keep all threads busy.
+    """
+    sizes, table = {call.options.get("chunksize") for call in evidence.run.calls}, evidence.counted
+    size = sizes.pop() if len(sizes) == 1 else None
+    if not isinstance(size, int) or table is None or len(table["file"].unique()) < len(table):
+        return 0
+    events = by_part(table, "dataset", ["events"]).values()
+    few = max(sum(-(-int(each) // size) for each in events), math.ceil(2 * evidence.total / evidence.elapsed))
+    return few if 2 * few <= len(table) else 0

@@ -1,4 +1,4 @@
-"""Findings around chunks: their size, Dask, merging, preprocessing, idle threads, the client, and other tasks."""
+"""Findings about chunk size, Dask, merging, preprocessing, idle threads, the client and other tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.evidence import SHORTEST, WORDS, Evidence, largest_first
-from roastcoffea.diagnosis.finding import Culprit, Finding, finding
+from roastcoffea.diagnosis.finding import Culprit, Finding, Page, finding
 from roastcoffea.diagnosis.savings import Removal, Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.facts import known_sum
@@ -22,17 +22,17 @@ from roastcoffea.replay.changes import Scenario, without_dask
 from roastcoffea.units import BYTE, SECOND, counted, number
 
 HANDLED: Final = (phases.OVERHEAD, phases.TRANSFER)
-"""Classes in which large outputs are compressed and moved, besides being merged."""
+"""Time classes for compressing and moving large outputs, in addition to merging them."""
 
 WAITED_FOR: Final = {task_records.MERGE: "merge", task_records.PREPROCESSING: "preprocessing"}
-"""Cause that idle threads wait for, by the kind of the tasks that are left."""
+"""Maps the kind of task awaited by idle threads to the cause."""
 
 LARGE_OUTPUT: Final = 1_000_000
-"""Output size per chunk above which compressing, moving and merging it outweighs every other cost of a chunk."""
+"""Output size per chunk, in bytes, above which handling the output outweighs a chunk's other costs."""
 
 
 def large_output(run: Run) -> float:
-    """Mean size of a chunk's result in bytes; 0 if unknown or small."""
+    """Mean result size per chunk in bytes; 0 if unknown or small."""
     if run.tasks is None:
         return 0.0
     sizes = run.tasks["nbytes"].filter(pc.equal(run.tasks["kind"], task_records.PROCESSOR))
@@ -41,18 +41,17 @@ def large_output(run: Run) -> float:
 
 
 def mostly_moved(ledger: TimeLedger) -> bool:
-    """Whether moving outputs takes longer than compressing and merging them."""
     handled = sum(ledger.get(name, 0.0) for name in (phases.OVERHEAD, phases.MERGE))
     return ledger.get(phases.TRANSFER, 0.0) > handled
 
 
 def merged_output(run: Run, ledger: TimeLedger) -> float:
-    """Mean output of a chunk in bytes if handling it belongs to merging; 0 if it does not."""
+    """Mean output size per chunk in bytes; 0 if handling the outputs does not count as merging."""
     return 0.0 if mostly_moved(ledger) else large_output(run)
 
 
 def thread_time(run: Run, ledger: TimeLedger) -> dict[str, float]:
-    """Thread seconds by cause, as the causes claim them, largest first."""
+    """Thread seconds attributed to each cause, largest first."""
     of_merging = HANDLED if merged_output(run, ledger) else ()
     amounts: dict[str, float] = {}
     for name, own in WORDS.items():
@@ -67,39 +66,35 @@ def thread_time(run: Run, ledger: TimeLedger) -> dict[str, float]:
     return largest_first(amounts)
 
 
+SHORT_TASKS: Final = Page("chunk-size", "Too many short tasks")
+
+
 @finding(
     "chunk size",
     "Small chunks repeat fixed work",
     part="around chunks",
-    shows="spread over `open`, `compute` and the scheduler's classes",
-    first="the chunk size of the finding",
+    shows="`open`, `compute`, and the scheduler's classes",
     outranks=True,
+    page=SHORT_TASKS,
 )
 def chunk_size(evidence: Evidence) -> Finding | None:
     """Limited by the chunk size.
 
-    Each chunk has a cost that does not depend on its events, and there are too many chunks.
+    Each chunk has a fixed cost: opening the file and building events (`open`), Dask's per-task overhead, and anything
+    loaded in `process()`.
 
-    **How to make sure.** Draw durations against events: the line does not go through zero. The cost is in opening and
-    building (`open`), in Dask's handling of the task, or in `process()` itself, such as loading corrections in each
-    call.
+    **Check.** Even chunks with few events take noticeable time.
 
     ```python
-    from roastcoffea import plot_runtime_vs_events
-
-    plot_runtime_vs_events(measurement)
+    measurement.plot("runtime_vs_events")
     print(measurement.chunks[["events", "open_seconds", "build_seconds", "wall_seconds"]].describe())
     ```
 
-    **What to do.**
+    **Fix.** Copy the suggested line, such as `Runner(..., chunksize=60_000)`: it respects memory limits. Move
+    shared work into the processor's `__init__`.
 
-    - Copy the line of the finding: `Runner(..., chunksize=60_000)`. The replay has weighed opening, re-read baskets,
-      the cost in `process()`, scheduling, the tail and memory; no finding recommends another size.
-    - Move what is the same for all chunks out of `process()`, into `__init__` of the processor.
-
-    **When it is not a problem.** Small chunks are right for a quick look, and where memory is scarce. From chunks of
-    equal size alone the cost in `process()` cannot be determined, and the interval of the saving is wide. One run
-    with another size narrows it.
+    **Fine if** memory is scarce, or this is a quick test. If all chunks are the same size, the fixed cost in
+    `process()` is unknown: a run with a different chunk size narrows the interval.
     """
     size = evidence.chunk_size
     if evidence.larger is None or large_output(evidence.run):
@@ -128,39 +123,31 @@ SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns,
     "Task scheduling is slow",
     part="around chunks",
     shows="`task overhead`, `worker overhead`, `in flight`, `idle: queued`, `idle: misplaced`",
-    first="fewer, longer tasks",
     least=0.10,
     looks_idle=True,
+    page=SHORT_TASKS,
 )
 def scheduler(evidence: Evidence) -> Finding | None:
     """Limited by the scheduler.
 
-    Threads are free and tasks exist, but tasks do not begin: `task overhead`, `worker overhead`, `in flight`, `idle:
-    queued` and `idle: misplaced` are large together.
+    Tasks are ready and threads are free, but tasks do not start.
 
-    **How to make sure.** Compare the length of tasks with the gaps between them. Dask's scheduler handles about a
-    thousand tasks a second: `num_chunks` divided by the wall time should be far below.
+    **Check.** Dask's scheduler handles about a thousand tasks a second; `num_chunks` divided by the wall time should be
+    far below that.
 
     ```python
-    from roastcoffea import plot_task_stream
-
-    plot_task_stream(measurement)
+    measurement.plot("task_stream")
     print((measurement.tasks["stop"] - measurement.tasks["start"]).describe())
     ```
 
-    **What to do.**
+    **Fix.** Use larger chunks: tasks of ten seconds or more hide the scheduler's overhead. Merge tiny files: a chunk
+    cannot span files. Give the scheduler its own core, and avoid plugins and busy dashboards. To reduce `idle:
+    misplaced`, use smaller chunks or one thread per worker.
 
-    - Fewer, longer tasks: `chunksize` as the finding has it. Tasks of ten seconds and more hide any scheduler.
-    - Merge tiny files: a chunk is never larger than its file.
-    - Give the scheduler a core of its own, and keep plugins and dashboards with many viewers away from it.
-    - For `idle: misplaced`, tasks were stuck behind long ones on other workers: smaller chunks, or one thread per
-      worker.
-
-    **When it is not a problem.** A task takes milliseconds to reach its worker and back. Up to a tenth of the wall
-    time is not reported.
+    **Fine if** the overhead is only milliseconds per task.
     """
     outputs = bool(large_output(evidence.run))
-    # large outputs are compressed outside process(), and event loops need the interpreter too
+    # large outputs are compressed outside process(), and event loops also need the GIL
     others = {phases.OVERHEAD} if outputs else set()
     others |= {phases.OVERHEAD, phases.WORKER_OVERHEAD} if evidence.is_due_to("interpreter lock") else set()
     rows = {name: seconds for name, seconds in evidence.rows_of("scheduler").items() if name not in others}
@@ -185,21 +172,21 @@ def scheduler(evidence: Evidence) -> Finding | None:
 
 
 def _scheduling(evidence: Evidence, largest: str) -> tuple[str, str | None]:
-    """Advice on the class with most of the scheduler's time, and a line to copy, where chunks should not be larger."""
+    """Advice on the largest scheduler class if larger chunks do not help, and a line to copy."""
     calls, saturation = evidence.run.calls, "distributed.scheduler.worker-saturation: "
     if evidence.local or largest == phases.OVERHEAD:
-        return f"{SMALLER_OUTPUT if calls else 'Return smaller results'}: each task packs its own.", None
+        return f"{SMALLER_OUTPUT if calls else 'Return smaller results'}: each task compresses its result.", None
     if largest == phases.MISPLACED:
         if any(call.options.get("executor.worker_affinity") for call in calls):
             return "Let Dask move chunks to free workers.", "DaskExecutor(worker_affinity=False)"
-        return "Do not pin tasks to workers, and keep them at the scheduler until a thread is free.", f"{saturation}1.0"
+        return "Do not pin tasks to workers; keep tasks on the scheduler until a thread is free.", f"{saturation}1.0"
     sampling = evidence.run.sampling
     queue = np.zeros(1) if sampling is None else sampling["loop_queue_seconds"].drop_null().to_numpy()
     if len(queue) > 1 and queue[-1] - queue[0] >= 0.05 * evidence.elapsed:
-        return "Give the scheduler a dedicated core: it was ready to run and had none.", None
+        return "Give the scheduler a dedicated core: it was ready to run but had to wait for one.", None
     if largest == phases.WORKER_OVERHEAD:
-        return "Submit fewer, longer tasks: workers take a while to begin each.", None
-    return "Submit fewer, longer tasks, or give workers some in advance.", f"{saturation}2.0"
+        return "Submit fewer, longer tasks: workers take a while to start each one.", None
+    return "Submit fewer, longer tasks, or queue some on the workers in advance.", f"{saturation}2.0"
 
 
 # Merging
@@ -210,13 +197,27 @@ def _without_merging(**costs: Any) -> Removal:
 
 
 def _merging(evidence: Evidence) -> tuple[str, str | None]:
-    """Advice on what tasks return; and a line to merge more results at once, where fewer are merged now."""
+    """Advice on merging and, if merges are small, a line to copy that makes them larger."""
     calls = evidence.run.calls
     now = [call.options.get("executor.treereduction") for call in calls]
-    smaller = SMALLER_OUTPUT if calls else "Return smaller results from tasks that others use"
+    smaller = SMALLER_OUTPUT if calls else "Return smaller results from tasks that other tasks depend on"
     if now and all(isinstance(one, int) and one < 50 for one in now):
         return f"{smaller}, or merge more results at once.", "DaskExecutor(treereduction=50)"
     return f"{smaller}.", None
+
+
+RESULTS: Final = Page(
+    "results",
+    "Limited by large results",
+    """\
+Return less: histograms instead of columns (write columns to files in `process()` and return the file names), fewer bins
+and categories (the size is their product), and 32-bit numbers where they suffice.
+
+```python
+ours = measurement.tasks[measurement.tasks["kind"] == "processor"]
+print(ours["nbytes"].describe(), ours["type"].unique())
+```""",
+)
 
 
 @finding(
@@ -224,29 +225,22 @@ def _merging(evidence: Evidence) -> tuple[str, str | None]:
     "Tasks wait for results from other workers",
     part="around chunks",
     shows="`transfer`",
-    first="a smaller output",
+    page=RESULTS,
 )
 def transfer(evidence: Evidence) -> Finding | None:
     """Limited by transfers.
 
-    Threads wait for results of other workers: the class `transfer` of the time ledger is large.
+    Each merge fetches results from other workers.
 
-    **How to make sure.** Look at the size of the outputs: coffea merges them in tasks, and each merge fetches what
-    was computed elsewhere.
+    **Check.**
 
     ```python
-    ours = measurement.tasks[measurement.tasks["kind"] == "processor"]
-    print(ours["nbytes"].describe())
     print(measurement.worker_balance[["worker", "transfer_seconds"]])
     ```
 
-    **What to do.**
+    **Fix.** `DaskExecutor(client=client, treereduction=50)` merges in larger steps, so each result is moved less often.
 
-    - Return histograms, not columns; write columns to files in `process()`, and return their names.
-    - Fewer bins and fewer categories: the size of a histogram is their product.
-    - Merge in larger steps: `DaskExecutor(client=client, treereduction=50)`. Each result then moves fewer times.
-
-    **When it is not a problem.** Results have to come together once. The saving is a bound: it takes out all waiting.
+    **Fine if** there is only one merging round: results have to be combined at least once.
     """
     rows = evidence.rows_of("transfer")
     if not rows or (large_output(evidence.run) and not mostly_moved(evidence.ledger)):
@@ -263,7 +257,7 @@ def transfer(evidence: Evidence) -> Finding | None:
 
 
 def _with_tail(evidence: Evidence, word: str, kind: str) -> dict[str, float]:
-    """Classes of a word, plus the time in which idle threads only waited for such tasks."""
+    """Thread seconds in the cause's classes, plus idle time spent waiting for tasks of this kind."""
     waited = evidence.ledger.tail_of.get(kind, 0.0)
     return evidence.rows_of(word) | ({f"{phases.TAIL} ({kind})": waited} if waited > 0 else {})
 
@@ -272,17 +266,16 @@ def _with_tail(evidence: Evidence, word: str, kind: str) -> dict[str, float]:
     "merge",
     "Merging results is slow",
     part="around chunks",
-    shows="`merge`, and `idle: tail` behind it",
-    first="`treereduction=50`",
+    shows="`merge`, `idle: tail`",
     looks_idle=True,
+    page=RESULTS,
 )
 def merge(evidence: Evidence) -> Finding | None:
     """Limited by merging.
 
-    Outputs are merged while other threads have nothing to do: the class `merge` is large, and `idle: tail` behind it.
+    Outputs are merged while other threads sit idle.
 
-    **How to make sure.** `tail_of` has the idle time that waited for merges. Merges are tasks: their number and
-    length are in the table.
+    **Check.** `tail_of` shows the idle time spent waiting for merges.
 
     ```python
     print(measurement.time_ledger["merge"], measurement.time_ledger.tail_of)
@@ -290,20 +283,14 @@ def merge(evidence: Evidence) -> Finding | None:
     print((merges["stop"] - merges["start"]).describe(), merges["nbytes"].max())
     ```
 
-    **What to do.**
+    **Fix.** Larger chunks produce fewer outputs. If memory is scarce, split the fileset across several calls and add up
+    their outputs.
 
-    - Make the output smaller: histograms instead of columns, fewer bins, fewer categories, 32 bits where they will
-      do.
-    - Merge in larger steps: `DaskExecutor(client=client, treereduction=50)`.
-    - Larger chunks have fewer outputs to merge.
-    - If memory for the output is scarce, split the fileset into several calls and add their outputs at the end.
-
-    **When it is not a problem.** The last merge has to wait for all chunks. It takes as long in a short run as in a
-    long one.
+    **Fine if** this is the final merge: it takes no longer in longer runs.
     """
     rows = _with_tail(evidence, "merge", task_records.MERGE)
     size, doing = merged_output(evidence.run, evidence.ledger), "The merge step"
-    change = _without_merging(cpu=0.0, wait=0.0)  # fetching small results is "transfer"
+    change = _without_merging(cpu=0.0, wait=0.0)  # fetching small results counts as "transfer"
     if size:
         rows |= {name: evidence.ledger[name] for name in HANDLED if name in evidence.ledger}
         doing = f"Compressing, moving and merging {number(evidence.chunks)} outputs of {BYTE.text(size)} each"
@@ -311,7 +298,7 @@ def merge(evidence: Evidence) -> Finding | None:
         change = Removal(packing).then(_without_merging(cpu=0.0, wait=0.0, fetch=0.0))
     if not rows:
         return None
-    # bars show the waiting as idle
+    # the bars show this wait as idle time
     waited = sum(seconds for name, seconds in rows.items() if name.startswith(phases.TAIL))
     idle = f"; threads sit idle for another {evidence.share(waited)} until it is done" if waited else ""
     advice, remedy = _merging(evidence)
@@ -328,13 +315,12 @@ def merge(evidence: Evidence) -> Finding | None:
 
 
 def _traced(evidence: Evidence) -> float:
-    """Seconds in which coffea found out, in this process, which columns to preload."""
     opened = evidence.run.preprocessing
     return 0.0 if opened is None else known_sum(opened.filter(pc.equal(opened["outcome"], TRACED))["wall_seconds"])
 
 
 def _kept_chunks(evidence: Evidence, *, traced: bool) -> tuple[str, str]:
-    """Advice to make chunks once for several runs, and its line; traced ones know the columns to preload."""
+    """Advice on reusing chunks in several runs, and a line to copy. Traced chunks list the columns to preload."""
     asked = evidence.run.asked
     trees = [] if asked is None else asked["tree"].drop_null().unique().to_pylist()
     tree = f', treename="{trees[0]}"' if trees else ""
@@ -343,30 +329,30 @@ def _kept_chunks(evidence: Evidence, *, traced: bool) -> tuple[str, str]:
     return advice, f"chunks = list(runner.preprocess(fileset{tree}{tracing}))"
 
 
+CLIENT: Final = Page("client", "Workers wait before, between and after chunks")
+
+
 @finding(
     "preprocessing",
     "Preprocessing delays the run",
     part="around chunks",
-    shows="`preprocessing`, and `idle: tail` behind it",
-    first="keep the chunks of `Runner.preprocess`",
+    shows="`preprocessing`, `idle: tail`",
     looks_idle=True,
+    page=CLIENT,
 )
 def preprocessing(evidence: Evidence) -> Finding | None:
     """Limited by preprocessing.
 
-    coffea opens every file for its number of events before the first chunk: the class `preprocessing` is large.
+    coffea opens every file to count its events.
 
-    **How to make sure.** It is at the left edge of the timeline, before the first chunk. The table has a row for each
-    file.
+    **Check.**
 
     ```python
     print(measurement.time_ledger["preprocessing"], measurement.time_ledger.tail_of)
     print(measurement.preprocessing[["file", "bytes_requested", "outcome"]].head())
     ```
 
-    **What to do.**
-
-    - Keep the chunks, in a pickle for other sessions, and pass them to the `Runner` in place of the fileset:
+    **Fix.** Keep the chunks, or pickle them for other sessions:
 
     <!-- not run here -->
     ```python
@@ -374,21 +360,19 @@ def preprocessing(evidence: Evidence) -> Finding | None:
     output = runner(chunks, processor_instance=processor)
     ```
 
-    - Within a session a `Runner` knows the files of an earlier one, unless it was given a `metadata_cache` of its
-      own.
+    Within a session, a `Runner` reuses earlier metadata, unless it has its own `metadata_cache`.
 
-    **When it is not a problem.** The first run over new files has to count their entries. A second one in the same
-    session does not.
+    **Fine if** the files are new: their entries have to be counted.
     """
     rows = _with_tail(evidence, "preprocessing", task_records.PREPROCESSING)
     if not rows:
         return None
     seconds = _traced(evidence) if evidence.local else 0.0
-    tracing = f"; {SECOND.text(seconds)} of it coffea's trace of the columns to preload" if seconds else ""
+    tracing = f"; {SECOND.text(seconds)} of it for coffea to trace the columns to preload" if seconds else ""
     share = evidence.share(sum(rows.values()))
     advice, remedy = _kept_chunks(evidence, traced=bool(seconds))
     return Finding(
-        what=f"Preprocessing takes {share} of thread time, opening files for their metadata{tracing}.",
+        what=f"Preprocessing spends {share} of thread time opening files to read metadata{tracing}.",
         advice=advice,
         remedy=remedy,
         rows=rows,
@@ -396,40 +380,35 @@ def preprocessing(evidence: Evidence) -> Finding | None:
     )
 
 
+TAIL: Final = Page("tail", "Workers wait for the last chunks")
+
+
 @finding(
     "tail",
     "Threads sit idle while the last chunks run",
     part="around chunks",
     shows="`idle: tail`",
-    first="smaller chunks, fewer workers",
     least=0.12,
     looks_idle=True,
+    page=TAIL,
 )
 def tail(evidence: Evidence) -> Finding | None:
     """Limited by the tail.
 
-    At the end threads have nothing left to do while others still work: the class `idle: tail` is large.
+    Threads sit idle while the last chunks run.
 
-    **How to make sure.** The task stream shows it: a few long bars at the right, and nothing below them. `stragglers`
-    has chunks that took longer than their events predict; without any, chunks are simply too long for the number of
-    threads.
+    **Check.** The task stream ends in a few long bars. If there are no `stragglers`, chunks are too long for the number
+    of threads.
 
     ```python
-    from roastcoffea import plot_task_stream
-
-    plot_task_stream(measurement)
+    measurement.plot("task_stream")
     print(measurement.stragglers[["file", "entry_start", "worker", "wall_seconds", "expected_seconds", "phase"]])
     ```
 
-    **What to do.**
+    **Fix.** With three or more chunks per thread, threads finish together (`Runner(..., chunksize=25_000)`). Or use
+    fewer workers. See [slow file](storage.md#slow-file) and [slow worker](slow-worker.md#slow-worker).
 
-    - Smaller chunks, as the finding has it: `Runner(..., chunksize=25_000)`. Three or more chunks per thread end
-      together.
-    - Fewer workers for a short run: those that idle at the end were not needed.
-    - Where one file or worker is behind it, see [slow file](slow-file.md) and [slow worker](slow-worker.md).
-
-    **When it is not a problem.** The last round ends together only by luck: up to 12 % of the wall time is not
-    reported. The saving is a bound, with all threads at work until the end.
+    **Fine if** the tail is short: all threads finish together only by luck.
     """
     idle = evidence.ledger.get(phases.TAIL, 0.0) - sum(evidence.ledger.tail_of.get(kind, 0.0) for kind in WAITED_FOR)
     if idle <= 0:
@@ -455,7 +434,7 @@ def tail(evidence: Evidence) -> Finding | None:
         advice = f"{fewer.capitalize()}."
     if smaller:
         advice = "Use smaller chunks, so that all threads finish together."
-    # stragglers end late whatever the size of chunks
+    # stragglers finish late regardless of the chunk size
     resized = smaller is not None and worst is None
     return Finding(
         what=f"Threads sit idle for {evidence.share(idle)} of thread time while the last {things}s run{last}.",
@@ -468,7 +447,7 @@ def tail(evidence: Evidence) -> Finding | None:
 
 
 def straggler(evidence: Evidence) -> Culprit | None:
-    """File of the slowest chunk, if it is a straggler."""
+    """The worst straggler's file and entries; None if there are no stragglers."""
     if not evidence.stragglers:
         return None
     (worst,) = evidence.stragglers.slice(0, 1).to_pylist()
@@ -477,7 +456,6 @@ def straggler(evidence: Evidence) -> Culprit | None:
 
 
 def _longest_chunk(evidence: Evidence) -> Culprit | None:
-    """File of the chunk that took longest, if that is known."""
     if evidence.counted is None:
         return None
     rows = evidence.counted.select(["file", "entry_start", "entry_stop", "wall_seconds"]).drop_null()
@@ -486,7 +464,6 @@ def _longest_chunk(evidence: Evidence) -> Culprit | None:
 
 
 def entries_of(row: Mapping[str, Any]) -> str:
-    """Name of a chunk."""
     return f"{row['file']}, entries {row['entry_start']} to {row['entry_stop']}"
 
 
@@ -498,32 +475,27 @@ WHEN: Final = {"before": "before the first task", "between": "between tasks", "a
     "Workers sit idle while the client is busy",
     part="around chunks",
     shows="`idle: client`",
-    first="leave the collector before plots and fits",
     least=0.10,
     looks_idle=True,
+    page=CLIENT,
 )
 def client(evidence: Evidence) -> Finding | None:
     """Limited by the client.
 
-    Nothing is on the cluster, and all threads idle: the class `idle: client` is large.
+    The cluster has no tasks.
 
-    **How to make sure.** `client_of` splits it: before the first task the client prepares, between tasks it prepares
-    the next call, after the last one it merges, plots, or still holds the collector open.
+    **Check.** `client_of` shows the time before, between and after tasks.
 
     ```python
     print(measurement.time_ledger.client_of)
     print(measurement.metrics["runner_time_seconds"], measurement.metrics["elapsed_time_seconds"])
     ```
 
-    **What to do.**
+    **Fix.** *Before:* build corrections and filesets before requesting workers. *Between:* process all datasets in one
+    `Runner` call, and return a smaller output: the client merges it. *After:* leave the `with` block and close the
+    cluster before making plots.
 
-    - After the last task: leave the `with MetricsCollector(...)` and close the cluster before plots and fits.
-    - Between tasks: one `Runner` call with all datasets instead of a call for each.
-    - Before the first task: build corrections and filesets before workers are asked for; scale the cluster late.
-    - In the merge on the client: return a smaller output.
-
-    **When it is not a problem.** If the `with` holds a notebook in which you think, the idle time is yours and costs
-    only the workers. Up to a tenth of the wall time is not reported.
+    **Fine if** you paused in a notebook: that wastes only worker time.
     """
     rows, traced, of_client = evidence.rows_of("client"), _traced(evidence), evidence.ledger.client_of
     if not rows:
@@ -533,7 +505,7 @@ def client(evidence: Evidence) -> Finding | None:
         for when, seconds in of_client.items()
         if seconds > 0.01 * evidence.total
     ]
-    parts += [f"{SECOND.text(traced)} for coffea's trace of the columns to preload"] if traced else []
+    parts += [f"{SECOND.text(traced)} for coffea to trace the columns to preload"] if traced else []
     when = f" ({', '.join(parts)})" if parts else ""
     longest = max(of_client, key=lambda when: of_client[when], default="between")
     advice, remedy = _of_client(evidence, longest), None
@@ -550,23 +522,21 @@ def client(evidence: Evidence) -> Finding | None:
 
 
 def _of_client(evidence: Evidence, when: str) -> str:
-    """What to do about the client's time, by when most of it is."""
     calls, smaller = evidence.run.calls, "return a smaller output"
     if when == "before":
         return _before_tasks(evidence)
     if when == "after":
         if evidence.local:
-            return "Leave the collector before work that is no part of the run."
-        return "Close the cluster, or leave the collector, before work that needs no workers."
+            return "Exit the collector before work that is not part of the run."
+        return "Close the cluster, or exit the collector, before work that needs no workers."
     if evidence.local or len(calls) > 1:
-        fewer = "Make fewer Runner calls, and do in tasks what the client does between them."
+        fewer = "Make fewer Runner calls, and move the client's work between them into tasks."
         return f"This process prepares chunks and merges outputs: {smaller}." if evidence.local else fewer
     what = f"prepares chunks and merges outputs: {smaller}" if calls else "works between tasks: submit many at once"
-    return f"The client {what}, or do in tasks what it does."
+    return f"The client {what}, or move its work into tasks."
 
 
 def _before_tasks(evidence: Evidence) -> str:
-    """What to do about the time before the first task."""
     run = evidence.run
     if not evidence.local and min((life["start"] for life in evidence.lives), default=run.start) > run.start + SHORTEST:
         return f"Start workers when {'chunks' if run.calls else 'tasks'} are ready."
@@ -574,18 +544,23 @@ def _before_tasks(evidence: Evidence) -> str:
     begun = [moment for table in tables if (moment := pc.min(table["start"]).as_py()) is not None]
     first = min(begun, default=run.start)
     call = min((each.start for each in run.calls), default=first)
-    # a Runner call took most of it, and not what came before the call
+    # most client time was spent in a Runner call, not before it
     if first - call > call - run.start:
-        chunks = "" if run.calls[0].files is None else ", and chunks in place of the fileset"
-        return f"The Runner prepares until then: pass it a processor that holds little data{chunks}."
-    return f"Enter the `with` when the fileset and the {'processor' if run.calls else 'functions'} are ready."
+        # causes that cannot have taken this long are not mentioned
+        sent = None if run.client_steps is None else pc.sum(run.client_steps["graph_bytes"]).as_py()
+        large = "" if sent is not None and sent < 1e7 else " Data held by the processor are pickled in each call."
+        many = " The fileset is split into chunks." if len(run.chunks or ()) > 10_000 else ""
+        return (
+            "The Runner is preparing for most of this time. The first call in a process imports parts of coffea and "
+            f"Dask: a second call in the same script shows what remains.{large}{many}"
+        )
+    return f"Enter the `with` block once the fileset and the {'processor' if run.calls else 'functions'} are ready."
 
 
-# What Dask counts inside tasks, and tasks of others
+# Dask's overheads inside tasks, and other users' tasks
 
 
 def _fine(evidence: Evidence, *names: str) -> dict[str, float]:
-    """Activities that Dask metered inside tasks, summed over workers."""
     workers = (evidence.fine or {}).values()
     sums = {name: sum(worker.get(f"{name}_time_seconds", 0.0) for worker in workers) for name in names}
     return {name: seconds for name, seconds in sums.items() if seconds > 0}
@@ -600,31 +575,24 @@ def _in_tasks(evidence: Evidence, rows: Mapping[str, float]) -> str:
     "serialization",
     "Serialization is slow",
     part="around chunks",
-    shows="in other classes: Dask counts it inside of tasks",
-    first="arrays instead of Python objects",
+    shows="inside task time",
+    page=RESULTS,
 )
 def serialization(evidence: Evidence) -> Finding | None:
     """Limited by serialization.
 
-    Dask pickles functions and results inside of tasks, and it takes a large share of them.
+    Dask pickles functions and results, partly inside tasks.
 
-    **How to make sure.** Dask counts it itself, by task prefix. It is time in tasks, so it is part of other classes
-    of the time ledger as well.
+    **Check.**
 
     ```python
     print(measurement.metrics.get("total_serialization_overhead_seconds"), "s")
-    ours = measurement.tasks[measurement.tasks["kind"] == "processor"]
-    print(ours["nbytes"].describe(), ours["type"].unique())
     ```
 
-    **What to do.**
+    **Fix.** Arrays and histograms are sent as buffers; Python objects in lists and dictionaries are pickled one by one.
+    Load large data on the workers.
 
-    - Return arrays, histograms and numbers: they are sent as buffers. Lists and dictionaries of Python objects are
-      pickled one by one.
-    - Keep large data out of the processor: it travels with every task. Load it on the worker, from a file, once.
-
-    **When it is not a problem.** Small outputs cost little in any form. Below 5 % of the wall time it is not
-    reported.
+    **Fine if** outputs are small.
     """
     rows = _fine(evidence, "serialization", "deserialization")
     where = "processor" if evidence.run.calls else "functions"
@@ -637,34 +605,25 @@ def serialization(evidence: Evidence) -> Finding | None:
     "compression",
     "Dask's compression is slow",
     part="around chunks",
-    shows="in other classes: Dask counts it inside of tasks",
-    first="switch it off",
+    shows="inside task time",
+    page=RESULTS,
 )
 def compression(evidence: Evidence) -> Finding | None:
     """Limited by Dask's compression.
 
-    Dask compresses what it sends or moves to disk. This is not ROOT's compression, which is
-    [decompression](decompression.md).
+    Dask compresses data that it sends or spills. For ROOT files, see [decompression](decompression.md).
 
-    **How to make sure.** Dask counts it by task. If results are moved to disk, `spilled` tells how much.
+    **Check.**
 
     ```python
     print(measurement.metrics.get("total_compression_overhead_seconds"), "s")
     print(measurement.worker_memory[["worker", "spilled", "spill_seconds"]])
     ```
 
-    **What to do.** Switch it off before the cluster starts:
+    **Fix.** Call `dask.config.set({"distributed.comm.compression": False})` before the cluster starts. Spilling
+    workers are short of [memory](memory.md): fix that first.
 
-    <!-- not run here -->
-    ```python
-    import dask
-
-    dask.config.set({"distributed.comm.compression": False, "distributed.worker.memory.spill-compression": False})
-    ```
-
-    If workers spill, they lack [memory](memory.md): fix that first. A smaller output helps in both cases.
-
-    **When it is not a problem.** Between sites, or over a slow link, compression pays off.
+    **Fine if** the link is slow, for example between sites.
     """
     rows = _fine(evidence, "compression", "decompression")
     what = f"Dask's own compression inside tasks (not ROOT's) {_in_tasks(evidence, rows)}"
@@ -675,36 +634,63 @@ def compression(evidence: Evidence) -> Finding | None:
 
 
 @finding(
+    "checkpoint",
+    "Checkpoints are slow",
+    part="in chunks",
+    shows="`checkpoint`",
+    page=RESULTS,
+)
+def checkpoint(evidence: Evidence) -> Finding | None:
+    """Limited by checkpoints.
+
+    Chunks load and save checkpoints.
+
+    **Check.**
+
+    ```python
+    print(measurement.chunks[["checkpoint_seconds", "wall_seconds"]].describe())
+    ```
+
+    **Fix.** Keep checkpoints near the workers, on a disk that is fast for small files. Larger chunks need fewer
+    checkpoints.
+
+    **Fine if** runs often end early.
+    """
+    rows = evidence.rows_of("checkpoint")
+    what = f"Checkpoints take {evidence.share_of('checkpoint')} of thread time."
+    return (
+        Finding(what=what, advice="Store them on a faster disk, or make the output smaller.", rows=rows)
+        if rows
+        else None
+    )
+
+
+@finding(
     "other tasks",
     "Other tasks occupy the workers",
     part="around chunks",
     shows="`other tasks`",
-    first="workers of your own",
 )
 def other_tasks(evidence: Evidence) -> Finding | None:
     """Limited by other tasks.
 
-    Workers ran tasks that no measured Runner call had asked for: the class `other tasks` of the time ledger is large.
+    No measured Runner call submitted these tasks.
 
-    **How to make sure.** Only place and times are kept of tasks of others. Their rows tell when they ran, and where.
+    **Check.** Only their workers and times are recorded.
 
     ```python
     others = measurement.tasks[measurement.tasks["kind"] == "other"]
     print((others["stop"] - others["start"]).groupby(others["worker"]).sum())
     ```
 
-    **What to do.**
+    **Fix.** If another user or notebook submits them, use one cluster per analysis. If they are yours (`client.map`, a
+    Dask array), [measure them](../howto/watch.md) too.
 
-    - If they are of another user or another notebook, use workers of your own: one cluster for each analysis.
-    - If they are yours, such as `client.map` or a Dask array next to the Runner, measure them apart: [Watch tasks
-      while they run](../howto/watch.md).
-
-    **When it is not a problem.** If you share workers on purpose, the run takes longer and nothing is lost. The
-    saving is a bound.
+    **Fine if** you share workers on purpose: nothing is lost.
     """
     rows = evidence.rows_of("other tasks")
     share = evidence.share_of("other tasks")
     what = f"Other tasks take {share} of thread time: no Runner call of this run submitted them."
     advice = "If they belong to another user or run, use dedicated workers."
-    # without a Runner call, these tasks are what the user measures
-    return Finding(what=what, advice=advice, rows=rows) if rows and evidence.run.calls else None
+    # without a Runner call, the user is measuring these tasks
+    return Finding(what=what, advice=advice, rows=rows, of_others=True) if rows and evidence.run.calls else None

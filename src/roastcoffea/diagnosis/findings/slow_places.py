@@ -1,38 +1,43 @@
-"""Findings that name who is slow: workers, hosts, servers, files, datasets, and single chunks."""
+"""Findings about slow workers, hosts, servers, files, datasets and chunks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 
 from roastcoffea.diagnosis.evidence import NAMED, Evidence
-from roastcoffea.diagnosis.finding import Culprit, Finding, finding
-from roastcoffea.diagnosis.findings.reading import HALF, answering, slow_servers
-from roastcoffea.diagnosis.findings.scheduling import entries_of, straggler
+from roastcoffea.diagnosis.finding import Culprit, Finding, Page, finding
+from roastcoffea.diagnosis.findings.reading import HALF, STORAGE, answering, slow_servers
+from roastcoffea.diagnosis.findings.scheduling import TAIL, entries_of, straggler
 from roastcoffea.diagnosis.savings import Taken, without_excess
-from roastcoffea.diagnosis.slowness import DATASET, ENDPOINT, FILE, HOST, SMALLEST, WORKER, Slow
-from roastcoffea.metrics.endpoints import with_endpoints
+from roastcoffea.diagnosis.slowness import DATASET, ENDPOINT, FILE, HOST, SMALLEST, WORKER, Slow, Slowness
+from roastcoffea.metrics.catalogue import fact
+from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints, with_sites
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.records.run import Run
 from roastcoffea.units import SECOND, counted, number
 
 SLOW_IN: Final = {
-    "read": "waits long for storage",
+    "read": "reads slowly",
     "open": "opens files slowly",
     "build": "opens files slowly",
     "compute": "computes slowly",
     "decompress": "decompresses slowly",
-    "interpret": "interprets slowly",
+    "interpret": "builds arrays slowly",
     "blocked": "is blocked",
+    "write_cpu": "writes slowly",
+    "write_wait": "writes slowly",
 }
-"""What a slow culprit does, by the phase with most of the excess."""
+"""Maps the phase with most of the excess time to a predicate for the culprit."""
 
 OF_FILE: Final = {"read": "is slow to read", "open": "is slow to open", "build": "is slow to open"}
-"""What is said of a slow file instead."""
 
 CLASS_OF: Final = {one.column.removesuffix("_seconds"): one.time_class for one in PHASES}
 
@@ -42,7 +47,7 @@ def _phase(one: Slow) -> str:
 
 
 def _inside(evidence: Evidence, phase: str, seconds: float) -> dict[str, float]:
-    """Thread seconds of a slow phase by class of time; of all classes of chunks where the phase is not known."""
+    """Excess thread time by class, in seconds. If the phase is unknown, it is spread over all classes of chunk time."""
     if phase in CLASS_OF:
         return {CLASS_OF[phase]: seconds}
     classes = dict.fromkeys(CLASS_OF.values())
@@ -59,7 +64,8 @@ def _slow(  # noqa: PLR0917
     what: str = "",
     factors: Numbers | None = None,
 ) -> Finding | None:
-    """Who is slow, with what its chunks took beyond the others taken out; by factors of chunks, if these are known."""
+    """Create a finding about slow hosts, files etc. Fixing the culprits scales chunk durations by `factors`, if
+    known."""
     if not found:
         return None
     kind, slow, phases = found[0].kind, {one.name: one for one in found}, list[str | None]()
@@ -87,60 +93,70 @@ def _slow(  # noqa: PLR0917
 
 
 def _sentence(one: Slow) -> str:
-    """What is slow of one, how much, and others that had exactly the same chunks."""
     phase, server = _phase(one), one.kind == ENDPOINT
     does = SLOW_IN.get(phase, "is slow")
     if phase in OF_FILE and one.kind in {ENDPOINT, FILE}:
-        does = "delivers slowly" if server else OF_FILE[phase]
+        does = "is slow" if server else OF_FILE[phase]
     low, high = (f"{bound:.2g}" for bound in one.interval)
     factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
     did = f"its {counted(one.chunks, 'chunk')} took {factor} as long as expected"
     if one.kind == DATASET:
-        did = f"its events take {factor} as long as those of the others"
+        did = f"its events take {factor} as long as in other datasets"
     where = f" on {one.host}" if one.host not in {None, one.name} else ""
     others = " or ".join(f"{'server' if kind == ENDPOINT else kind} {name}" for kind, name in one.confounded_with)
-    instead = f"; it may be {others} instead" if others else ""
+    instead = f"; the cause may be {others} instead" if others else ""
     return f"{'Server' if server else one.kind.capitalize()} {one.name}{where} {does}: {did}{instead}."
 
 
 def _of_kind(evidence: Evidence, kind: str) -> list[Slow]:
-    return [one for one in evidence.slow if one.kind == kind]
+    seen = evidence.slowdown
+    # what is slow from some time on, and files that were read since, have a finding of their own
+    if seen is None:
+        return [one for one in evidence.slow if one.kind == kind]
+    return [
+        one
+        for one in evidence.slow
+        if kind == one.kind
+        and (kind != seen.kind or one.name != seen.name)
+        and (kind != FILE or one.factor > seen.interval[1])
+    ]
+
+
+SLOW_WORKER: Final = Page(
+    "slow-worker",
+    "Slow workers and hosts",
+    """\
+`slowness` is chunk time divided by the time predicted from the chunk's events, bytes, dataset and file, excluding waits
+for a core. A worker or host is named if the lower bound on its `slowness` exceeds 1.3.
+
+```python
+balance = measurement.worker_balance
+print(balance[["worker", "host", "chunks", "slowness", "cpu_share"]].sort_values("slowness"))
+measurement.plot("worker_balance")
+```""",
+)
 
 
 @finding(
     "slow worker",
     "Slow worker",
     part="who is slow",
-    shows="`compute` or `read` of one worker",
-    first="`client.retire_workers`",
+    shows="`compute`, `read`",
     outranks=True,
+    page=SLOW_WORKER,
 )
 def slow_worker(evidence: Evidence) -> Finding | None:
     """A slow worker.
 
-    Chunks on one worker take longer than the same work on others.
+    The worker takes longer than others for the same work.
 
-    **How to make sure.** `slowness` is the factor by which a worker's chunks are longer than their events, bytes,
-    dataset and file predict, waiting for cores not counted. A slow worker has few chunks, so do not look at totals.
+    **Check.** Do not compare totals: slow workers process fewer chunks.
 
-    ```python
-    from roastcoffea import plot_worker_balance
+    **Fix.** *computes slowly:* an older or throttled CPU, or another process that fills the caches; check with `top`.
+    *reads slowly:* a slow network or disk; compare workers on the same host. Or exclude the worker:
+    `client.retire_workers([address])`.
 
-    balance = measurement.worker_balance
-    print(balance[["worker", "host", "chunks", "slowness", "cpu_share"]].sort_values("slowness"))
-    plot_worker_balance(measurement)
-    ```
-
-    **What to do.**
-
-    - "computes slowly": an older or throttled CPU, or a neighbour that takes the caches. Look at the host with `top`.
-    - "waits for its storage": its network or disk is bad. Compare with other workers on its host.
-    - Leave it out: `client.retire_workers([address])`, with the address of the finding.
-    - If all workers of a host are slow, the finding is [slow host](slow-host.md).
-
-    **When it is not a problem.** Clusters of mixed hardware have slower nodes, which still help. Smaller chunks
-    make the last one end sooner. A worker is named only if chance does not explain it: the
-    lower bound of its factor must be above 1.3.
+    **Fine if** hardware is mixed: slow nodes still help.
     """
     found = _of_kind(evidence, WORKER)
     here = {life["worker"] for life in evidence.lives if life["stop"] >= evidence.run.stop}
@@ -156,33 +172,26 @@ def slow_worker(evidence: Evidence) -> Finding | None:
     "slow host",
     "Slow host",
     part="who is slow",
-    shows="`compute` or `read` of one host",
-    first="leave it out",
+    shows="`compute`, `read`",
     outranks=True,
+    page=SLOW_WORKER,
 )
 def slow_host(evidence: Evidence) -> Finding | None:
     """A slow host.
 
-    All workers of a host take longer than those of other hosts for the same work.
+    The host's workers (at least two) are all slow.
 
-    **How to make sure.** At least two workers ran there, and all of them are slow. Compare its classes with those of
-    other hosts: `compute` points to the CPU, `read` to its network, `contention` to other programs (which is a
-    finding of its own).
+    **Check.** `compute` points to the CPU, `read` to the network, `contention` to other programs.
 
     ```python
     ledger = measurement.time_ledger.by("host")
     print(ledger[["total", "compute", "read", "contention"]])
-    print(measurement.worker_balance[["host", "worker", "chunks", "slowness"]].sort_values("host"))
     ```
 
-    **What to do.**
+    **Fix.** Check the CPU's temperature and frequency, and the network. Or exclude the host: `requirements =
+    (Machine != "node-3")` in HTCondor or `--exclude=node-3` in SLURM.
 
-    - Look at what else runs there, at the temperature and the frequency of its CPU, and at its network.
-    - Leave it out. In HTCondor: `requirements = (Machine != "node-3")`; in SLURM: `--exclude=node-3`.
-    - On a running cluster: `client.retire_workers([...])` with the addresses of its workers.
-
-    **When it is not a problem.** An older CPU is slower. It still adds throughput as long as chunks are small enough
-    not to make the tail.
+    **Fine if** the CPU is older and chunks are too small to cause a tail.
     """
     return _slow(evidence, _of_kind(evidence, HOST), "Check what else runs there, or exclude it.")
 
@@ -191,48 +200,32 @@ def slow_host(evidence: Evidence) -> Finding | None:
     "slow endpoint",
     "Slow storage server",
     part="who is slow",
-    shows="`read` or `open` of one server",
-    first="another replica",
+    shows="`read`, `open`",
     outranks=True,
+    page=STORAGE,
 )
 def slow_endpoint(evidence: Evidence) -> Finding | None:
     """A slow endpoint.
 
-    One server takes longer to deliver its files than the others. Behind an XRootD redirector it is the data server
-    that is named.
+    A storage server (for XRootD, the data server behind the redirector) is slow.
 
-    **How to make sure.** The finding tells which of three it is. *The server is slow*: it delivers few bytes per
-    second, whatever is asked of it. *A cold cache*: it delivers slowly what is read for the first time, and fast what
-    was read before. *Too many small requests*: most of their latency is the round trip, which no server can shorten.
-    `endpoints` has what the finding rests on.
+    **Check.**
 
     ```python
-    columns = [
-        "endpoint",
-        "redirector",
-        "requests",
-        "vector_reads",
-        "bytes_per_request",
-        "latency",
-        "shortest_latency",
-        "rate",
-    ]
-    print(measurement.endpoints[columns])
+    columns = ["endpoint", "redirector", "requests", "vector_reads", "bytes_per_request"]
+    print(measurement.endpoints[[*columns, "latency", "shortest_latency", "rate"]])
     print(measurement.endpoints[["endpoint", "seconds_per_open", "errors", "retries", "losses"]])
     ```
 
-    **What to do.**
+    **Fix.** *Slow server*: read other replicas, or contact the site. *Cold cache* (only first reads are slow): run
+    again. *Small requests* (mostly round-trip time): use vector reads (`uproot_options={"handler":
+    uproot.XRootDSource}`, or fsspec, uproot's default), larger chunks, or a nearer copy.
 
-    - A slow server: read other replicas of its files, or tell the site that runs it.
-    - A cold cache: run again. The second run shows what the cache is good for.
-    - Small requests over a wide-area network: vector reads (`uproot_options={"handler": uproot.XRootDSource}`, or
-      fsspec, which is uproot's default), larger chunks, or a copy that is nearer.
-
-    **When it is not a problem.** Others may be using the server just now: compare with a run at another time.
+    **Fine if** other users keep the server busy: run later.
     """
     found, what, factors = _of_kind(evidence, ENDPOINT), "", None
-    if (measured := slow_servers(evidence)) and evidence.counted is not None:
-        # requests are less noisy than durations of chunks
+    if (measured := slow_servers(evidence.endpoints)) and evidence.counted is not None:
+        # request durations are less noisy than chunk durations
         chunks = with_endpoints(evidence.counted)
         names = np.array(chunks["endpoint"].to_pylist(), object)
         read, wall = amounts(chunks, "read_seconds"), amounts(chunks, "wall_seconds")
@@ -247,7 +240,7 @@ def slow_endpoint(evidence: Evidence) -> Finding | None:
         rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
         behind = {row["endpoint"]: f" behind {row['redirector']}" for row in rows if row["redirector"]}
         what = " ".join(
-            f"Server {one.name}{behind.get(one.name, '')} delivers slowly: requests take {one.factor:.3g} times as "
+            f"Server {one.name}{behind.get(one.name, '')} is slow: requests take {one.factor:.3g} times as "
             "long as elsewhere."
             for one in found[:NAMED]
         )
@@ -261,35 +254,31 @@ def slow_endpoint(evidence: Evidence) -> Finding | None:
     "slow file",
     "Slow file",
     part="who is slow",
-    shows="`read`, `open` or `compute` of one file",
-    first="another copy",
+    shows="`read`, `open`, `compute`",
     outranks=True,
+    page=STORAGE,
 )
 def slow_file(evidence: Evidence) -> Finding | None:
     """A slow file.
 
-    Chunks of one file take longer than chunks of other files in its dataset.
+    One file is slower than others in its dataset.
 
-    **How to make sure.** The finding tells what is slow: reading, opening or computing. If the run could not tell
-    file and worker apart, because one worker had all of its chunks, it says so.
+    **Check.**
 
     ```python
     files = measurement.chunks.groupby("file")[["events", "wall_seconds", "read_seconds", "compute_seconds"]].sum()
     print(files.assign(per_event=files["wall_seconds"] / files["events"]).sort_values("per_event").tail())
     ```
 
-    **What to do.**
+    **Fix.** *is slow to read:* use another replica, or copy the file (`xrdcp root://.../3.root .`) and change the
+    fileset. *is slow to open:* it has many small baskets or clusters; rewrite it with `hadd`. *computes slowly:* its
+    events may contain more objects than usual.
 
-    - "waits for its storage": another replica, or a copy of it: `xrdcp root://.../3.root .`, and the new path in the
-      fileset.
-    - "takes long to open": a file with many small baskets or clusters. Merge it anew with `hadd`.
-    - "computes slowly": look at its events; an unusual trigger or run may have more objects.
-
-    **When it is not a problem.** A file that comes from tape is slow once. Measure again before you move data.
+    **Fine if** the file came from tape, which is slow only once: measure again.
     """
-    found, servers = _of_kind(evidence, FILE), slow_servers(evidence)
+    found, servers = _of_kind(evidence, FILE), slow_servers(evidence.endpoints)
     if servers and evidence.counted is not None:
-        # files of a server that is slower than others are innocent
+        # files on a slow server are not blamed
         places = with_endpoints(evidence.counted).group_by("file").aggregate([("endpoint", "distinct")]).to_pylist()
         theirs = {row["file"] for row in places if set(row["endpoint_distinct"]) <= servers.keys()}
         found = [one for one in found if one.name not in theirs]
@@ -304,17 +293,15 @@ def slow_file(evidence: Evidence) -> Finding | None:
     "slow dataset",
     "Slow dataset",
     part="who is slow",
-    shows="`compute` or `read` of one dataset",
-    first="select earlier in its code",
+    shows="`compute`, `read`",
     outranks=True,
 )
 def slow_dataset(evidence: Evidence) -> Finding | None:
     """A slow dataset.
 
-    Events of one dataset take at least twice as long as those of others.
+    The dataset takes at least twice as long per event as others.
 
-    **How to make sure.** Compare seconds per event by dataset, phase by phase. Multiplicity explains much: more jets
-    make more pairs.
+    **Check.** Multiplicity is often the reason: more jets form more pairs.
 
     ```python
     columns = ["events", "compute_seconds", "read_seconds", "decompress_seconds"]
@@ -323,15 +310,11 @@ def slow_dataset(evidence: Evidence) -> Finding | None:
     print(measurement.hot_functions[["dataset", "function", "line", "seconds"]].head())
     ```
 
-    **What to do.**
+    **Fix.** Look at code that runs only for this dataset, such as systematic variations. Select events
+    earlier. If this dataset finishes last, put it first in the fileset.
 
-    - Look at branches of the code that only this dataset takes: systematic variations, matching to generator
-      particles.
-    - Select earlier, where most of its events fail a cut in the end.
-    - If it ends last, put it first in the fileset, so that its long chunks do not make the tail.
-
-    **When it is not a problem.** Simulation with weights and variations costs more than data, and must. The saving is
-    what the run would take if its events were as cheap as the others'.
+    **Fine if** this is simulation with weights and variations. The saving assumes that events are as fast as in other
+    datasets.
     """
     found = _of_kind(evidence, DATASET)
     smaller = "" if evidence.larger else "; use smaller chunks for it if it finishes last"
@@ -345,35 +328,27 @@ def slow_dataset(evidence: Evidence) -> Finding | None:
     "slow chunk",
     "One chunk takes much longer than the others",
     part="who is slow",
-    shows="`idle: tail`, and the phase that took longer",
-    first="run it alone",
+    shows="`idle: tail`",
     outranks=True,
+    page=TAIL,
 )
 def slow_chunk(evidence: Evidence) -> Finding | None:
     """A slow chunk.
 
-    One chunk takes much longer than its events, its file and its worker explain, and often the others wait for it.
+    The chunk's events, file and worker do not explain its duration.
 
-    **How to make sure.** The finding has the file, the entries, and the line of your code that took most of the time,
-    if the profile has that: it keeps the longest chunk of each dataset apart. Run this chunk alone, with the
-    processor and an `IterativeExecutor`.
+    **Check.** Each dataset's longest chunk has its own profile. Run this chunk alone with an `IterativeExecutor`.
 
     ```python
-    print(measurement.stragglers)  # all of them, with the phase that took longer
     chunks = measurement.chunks.sort_values("wall_seconds", ascending=False)
     print(chunks[["file", "entry_start", "entry_stop", "events", "worker", "wall_seconds", "compute_seconds"]].head())
     ```
 
-    **What to do.**
+    **Fix.** *computes slowly:* a few events have many objects or combinations, or take a rare code path; cut on
+    the number of objects first. *reads slowly, opens files slowly:* storage was briefly slow, or the file is on tape;
+    measure again. *is blocked:* a service was slow to respond; set a timeout, and retry the request.
 
-    - "computes slowly": a few events with very many objects or combinations, or a part of the code that only these
-      events reach. Cut on the number of objects first.
-    - "waits long for storage", "opens files slowly": the storage had a bad moment, or the file is on tape. Measure
-      again.
-    - "is blocked": a service answered late. Set a time limit, and repeat the request.
-
-    **When it is not a problem.** If another chunk is slow in the next run, it was the host or the storage, and not
-    its events.
+    **Fine if** the next run has a different slow chunk: the host or storage was just slow.
     """
     culprit = straggler(evidence)
     if culprit is None or evidence.counted is None or evidence.stragglers is None:
@@ -384,7 +359,7 @@ def slow_chunk(evidence: Evidence) -> Finding | None:
     line = next((call for call, (share, _) in calls.items() if share >= HALF), None)
     where = f": it {SLOW_IN[phase]}" if phase in SLOW_IN else ""
     wall, expected = worst["wall_seconds"], worst["expected_seconds"]
-    what = f"A chunk of {entries_of(worst)} took {SECOND.text(wall)} instead of {SECOND.text(expected)}"
+    what = f"A chunk ({entries_of(worst)}) took {SECOND.text(wall)} instead of {SECOND.text(expected)}"
     what = f"{what}, most of it in {line}." if line else f"{what}{where}."
     more = f" {counted(others, 'other chunk')} took much longer than expected, too." if others else ""
     rows = pc.equal(evidence.counted["id"], worst["id"]).to_numpy()
@@ -397,3 +372,34 @@ def slow_chunk(evidence: Evidence) -> Finding | None:
         rows={f"chunk of {entries_of(worst)}": excess},
         taken=Taken(removal, inside=_inside(evidence, phase or "", excess)),
     )
+
+
+# What the next run should avoid
+
+CHANCE: Final = 0.01
+"""A server is blamed if the probability of at least this many failures by chance is below this value."""
+
+
+class Avoided(NamedTuple):
+    """Servers to avoid, with reasons, and sites whose attempts mostly used these servers."""
+
+    servers: dict[str, str]
+    sites: list[str]
+
+
+@fact
+def avoided(run: Run, chunks: pa.Table, endpoints: pa.Table, slowness: Slowness | None = None) -> Avoided:
+    slow = {one.name: one.factor for one in (slowness.slow if slowness else ()) if one.kind == ENDPOINT}
+    slow |= slow_servers(endpoints)
+    servers = {name: f"takes {factor:.3g} times as long as expected" for name, factor in slow.items()}
+    tried = endpoints.to_pandas().query("attempts > 0").set_index("endpoint")[["errors", "attempts"]].fillna(0)
+    all_failed, all_tried = tried.sum()
+    for name, errors, attempts in tried.itertuples():
+        chance = scipy.stats.hypergeom.sf(errors - 1, all_tried, all_failed, attempts)
+        if errors > 1 and chance * len(tried) < CHANCE:
+            servers[name] = f"{number(errors)} of {number(attempts)} attempts failed"
+    for name in (LOCAL, UNKNOWN):
+        servers.pop(name, None)
+    places = with_sites(with_endpoints(chunks), run.asked).select(["endpoint", "site"]).to_pandas()
+    share = places["endpoint"].isin(servers).groupby(places["site"]).mean()
+    return Avoided(servers, sorted(share.index[share > 0.5]))

@@ -1,11 +1,11 @@
-"""What a function reads of files that it opens itself: one tally for all, told apart by file and tree."""
+"""Metering of files that a function opens itself, with totals per file and tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import add, sub
 from threading import get_ident
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import Any, Final
 from weakref import WeakValueDictionary
 from zlib import crc32
@@ -31,7 +31,7 @@ from roastcoffea.redaction import Added, redacted
 OPEN: Final = "open_seconds"
 BUILD: Final = "build_seconds"
 
-MIXED: Final = "the function read Parquet and other files"
+MIXED: Final = "the function read both Parquet files and other files"
 
 AMOUNTS: Final = ("bytes_requested", "bytes_payload", "bytes_metadata", "baskets")
 OTHER: Final = (
@@ -45,17 +45,15 @@ OTHER: Final = (
 
 
 class TreeRead:
-    """A tree, or an RNTuple, as a function reads it."""
-
     def __init__(self, name: str | None, leaves: int | None = None) -> None:
         self.name = name
         self.leaves = leaves
         self.read: set[tuple[int, int]] = set()
-        """Ranges of entries, as they were asked for."""
+        """Entry ranges that were requested."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Ranges of entries that were read, in order; they do not touch."""
+        """Entry ranges that were read, sorted; adjacent and overlapping ranges are merged."""
         found: list[tuple[int, int]] = []
         for start, stop in sorted(self.read):
             if found and start <= found[-1][1]:
@@ -66,21 +64,19 @@ class TreeRead:
 
     @property
     def entries(self) -> int:
-        """Number of different entries that were read."""
         return sum(stop - start for start, stop in self.spans)
 
 
 class OpenedFile:
-    """A file as a function reads it; each opening of it has a source."""
+    """A file that a function reads. Each time the file is opened, uproot creates a new source."""
 
     uuid: str | None = None
     bytes: int | None = None
     requested_before = 0
-    """Bytes that were requested of its sources before the function began."""
+    """Bytes requested from the file's sources before the function began."""
     requested: int | None = 0
     transferred: int | None = 0
     error: str | None = None
-    """Why it could not be opened."""
 
     def __init__(self, path: str | None) -> None:
         self.path = path
@@ -90,11 +86,9 @@ class OpenedFile:
 
     @property
     def tree(self) -> TreeRead:
-        """The tree of which most entries were read."""
         return max(self.trees.values(), key=lambda tree: tree.entries, default=TreeRead(None))
 
     def count(self) -> None:
-        """Learn what was requested and transferred; the sources let go of the tally afterwards."""
         if self.sources:
             self.requested = sum(int(source.num_requested_bytes) for source in self.sources) - self.requested_before
             received: list[Any] = [getattr(getattr(source, "_fs", None), "received", None) for source in self.sources]
@@ -102,21 +96,17 @@ class OpenedFile:
 
 
 class FilesMeter(Meter):
-    """Meters what a function reads of any files, from construction to `close`.
+    """Meter for a function's file reads, from construction to `close`.
 
-    Parameters
-    ----------
-    chunk : Tally, optional
-        Meters the chunk in which the files are opened; they are others than its own.
+    `chunk` is the meter of the chunk that opens these files in addition to its own file, if any.
     """
 
     added: Added | None = None
-    """Patterns of secrets, as for `redacted`."""
     dataset: str | None = None
     requested_before = 0
     ntuples = False
     opens_with: tuple[type, str] | None = None
-    """Class of the source with which a file is being opened, and its path."""
+    """Source class and path of the file being opened."""
 
     def __init__(self, chunk: Tally | None = None) -> None:
         super().__init__()
@@ -125,21 +115,20 @@ class FilesMeter(Meter):
             self.core_wait, self.delay, self.off_core = chunk.core_wait, chunk.delay, chunk.off_core
         self.files: dict[str | None, OpenedFile] = {}
         self.failed: list[OpenedFile] = []
-        """Files that could not be opened, for each time that this was tried."""
+        """Files that could not be opened, with one entry per attempt."""
         self.phases = {OPEN: 0.0, BUILD: 0.0}
-        self.aside = [0.0] * 6
-        """Growth of `times` while the thread opened files and built events."""
         self._of_sources: dict[int, OpenedFile] = {}
         self._trees: dict[int, tuple[OpenedFile, TreeRead, Any]] = {}
-        """File and tree of owners of branches, with the owner: else another one could get its identity."""
+        """Maps the ID of a branch owner to its file, its tree and the owner, which is kept so that its ID is not
+        reused."""
         self._baskets: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._entered: list[list[float]] = []
         self._asked_for = perf_counter()
 
-    # files, as uproot and coffea open and read them
+    # hooks called when uproot and coffea open and read files
 
     def opening(self, path: Any) -> None:
-        """Learn that a file is about to be opened: nothing was requested of it yet."""
+        """Record that a file is about to be opened. Nothing has been requested yet."""
         self._file(str(path))
         self._asked_for = perf_counter()
         if self.without_source is not None:
@@ -147,12 +136,11 @@ class FilesMeter(Meter):
         self.requested_at_end = self.requested_at_end or 0
 
     def opened(self, file: Any) -> None:
-        """Meter the source of uproot's file, which has been made."""
         self.opens_with = None
         self._watch(file, perf_counter() - self._asked_for)
 
     def not_opened(self, path: Any, source: Any, error: BaseException) -> None:
-        """Learn that a file could not be opened; the function may catch the error and go on."""
+        """Record that a file could not be opened. The function may catch the error and continue."""
         failed, file = OpenedFile(str(path)), self._file(str(path))
         failed.error = error_text(error, self.added)
         if id(source) in self._of_sources:
@@ -173,7 +161,7 @@ class FilesMeter(Meter):
         file = self._of_sources[id(source)] = self._file(str(of_uproot.file_path))
         other = getattr(vars(source).get("chunks"), "tally", None)
         if other is not None:
-            # its counter has what both read
+            # the source's counter includes both functions' reads
             problem = "several functions read the same open file at the same time"
             for tally in (self, other):
                 tally.miss("bytes requested from storage", problem, *(READ if hasattr(tally, "files") else ()))
@@ -186,13 +174,12 @@ class FilesMeter(Meter):
         return file
 
     def _tree(self, owner: Any) -> tuple[OpenedFile, TreeRead, Any]:
-        """File and tree of a TTree, an RNTuple or the parent of a branch."""
         return self._trees.get(id(owner)) or self._looked_up(owner)
 
     def _looked_up(self, owner: Any) -> tuple[OpenedFile, TreeRead, Any]:
         is_ntuple = hasattr(type(owner), "page_link_list")
         tree = owner if is_ntuple else owner.tree
-        # without a source it was opened before the function began
+        # if the source is unknown, the file was opened before the function began
         file = self._of_sources.get(id(tree.file.source)) or self._watch(tree.file)
         file.uuid, file.bytes = tree.file.fUUID.hex(), int(tree.file.fEND)
         name = str(tree.object_path).strip("/").rpartition(";")[0]
@@ -206,7 +193,6 @@ class FilesMeter(Meter):
         return known
 
     def name_of_branch(self, branch: Any) -> tuple[str, str, str]:
-        """File, tree and name of a branch of a TTree."""
         file, tree, _ = self._tree(branch.parent)
         return str(file.path), str(tree.name), branch_path(branch)
 
@@ -216,31 +202,29 @@ class FilesMeter(Meter):
         return new
 
     def reading(self, owner: Any, start: int, stop: int) -> None:
-        """Take note of entries that are about to be read of a tree, or of one of its branches."""
-        # climbing from a branch to its tree is done once for each parent
+        # a branch's tree is looked up only once per parent
         self._tree(owner.parent if hasattr(type(owner), "basket") else owner)[1].read.add((int(start), int(stop)))
 
     def reading_fields(self, fields: Any, options: Row) -> None:
-        """The same for an RNTuple: a negative entry counts from the end."""
+        """Like `reading`, but for an RNTuple. Negative entry numbers count from the end."""
         entries = slice(options.get("entry_start"), options.get("entry_stop"))
         start, stop, _ = entries.indices(int(fields.ntuple.num_entries))
         self.reading(fields.ntuple, start, max(start, stop))
 
     def metered(self, decompression: Any, interpretation: Any) -> tuple[Any, Any]:
-        """Executors that work like the given ones, with their steps metered."""
         first = metered_executor(self, Decompression, decompression)
         last = metered_executor(self, Interpretation, interpretation)
         self.in_line = not (self.pools or self.ntuples)
         return first, last
 
     def reading_column(self, original: Any) -> Any:
-        """Method of an RNTuple that reads a column in clusters, with its field metered."""
+        """Metered version of an RNTuple method that reads a column across clusters."""
         self.in_line = False
         self._tree(original.__self__)
         return FieldShadow(original, self)
 
     def field(self, ntuple: Any, column: int) -> BranchRead:
-        """The top-level field that a column of an RNTuple is of."""
+        """Reads of the top-level field that an RNTuple column belongs to."""
         file, tree, _ = self._tree(ntuple)
         records, number = ntuple.field_records, int(ntuple.column_records[column].field_id)
         while records[number].parent_field_id != number:
@@ -248,7 +232,7 @@ class FilesMeter(Meter):
         return self.branch_read((str(file.path), str(tree.name), str(records[number].field_name)))
 
     def built(self, factory: Any, source: Any, metadata: Any) -> None:
-        """Learn of coffea's factory of events, which has opened its file."""
+        """Record that coffea has created an events factory; the factory's file is now open."""
         mapping = factory._mapping
         self.watch_cache(mapping)
         if type(mapping).__name__ != "ParquetSourceMapping":
@@ -265,24 +249,18 @@ class FilesMeter(Meter):
         if isinstance(metadata, dict) and self.dataset is None and metadata.get("dataset") is not None:
             self.dataset = str(metadata["dataset"])
 
-    # times aside: opening files, building events
-
-    def times(self) -> tuple[float, ...]:
-        """Time that this thread has waited for a core, its clocks (wall, CPU), and what it has read, as `seconds`."""
-        read, delay = self.seconds(), None if self.core_wait is None else self.core_wait.seconds()
-        return delay or 0.0, perf_counter(), thread_time(), *read
+    # time to exclude from process(): opening files and building events
 
     def begin(self, phase: str) -> str | None:
-        """Begin a phase, which may be a part of another one; None on another thread than the function's."""
+        """Begin a phase, which may be nested. Return None if this is not the function's thread."""
         if get_ident() != self.places.own or not self.in_process:
             return None
         if not self._entered:
-            self._began = self.times()
+            self._began = [*self.times()]
         self._entered.append([perf_counter(), 0.0])
         return phase
 
     def end(self, phase: str) -> None:
-        """End a phase."""
         began, inside = self._entered.pop()
         wall = perf_counter() - began
         self.phases[phase] += wall - inside
@@ -291,7 +269,7 @@ class FilesMeter(Meter):
         else:
             self.aside = [*map(add, self.aside, map(sub, self.times(), self._began))]
 
-    # what comes of it
+    # results
 
     def requested(self) -> int | None:
         requested = super().requested() if self.files or self.failed else 0
@@ -310,13 +288,14 @@ class FilesMeter(Meter):
         self._trees.clear()
 
     def branch_columns(self) -> dict[str, Sequence[Any]]:
-        """None: those of each file are in its own columns."""
+        """Return empty columns, because each file has its own record."""
         return self.columns_of({})
 
     def columns_of_files(self, metadata: int | None = None) -> list[Row]:
-        """Columns of the records of each file, once the meter is closed; that with the most entries comes first.
+        """Columns for each file's record after `close`, sorted by the number of entries read, largest first.
 
-        `metadata` is counted where it was asked for, and not as what is left.
+        `metadata` is the total metadata size from individual requests. If it is None, all requested bytes other than
+        payload count as metadata.
         """
         found = [self._columns(file) for file in sorted(self.files.values(), key=lambda file: -file.tree.entries)]
         if found and metadata is not None and self.without_source is None:
@@ -324,9 +303,10 @@ class FilesMeter(Meter):
         return found
 
     def other_columns(self, added: Added, *, with_failed: bool) -> Row:
-        """Columns of the record of a chunk that opened these files itself; unknown ones are None.
+        """Columns for the record of the chunk that opens these files; unknown values are None.
 
-        Files that could not be opened are among them if the chunk failed; else they have records of their own.
+        For a failed chunk, the columns include files that could not be opened. Otherwise, these files have separate
+        records.
         """
         failed = self.columns_of_failed()
         of_failed = sum(file["bytes_requested"] or 0 for file in failed)
@@ -345,7 +325,10 @@ class FilesMeter(Meter):
         return columns
 
     def columns_of_failed(self) -> list[Row]:
-        """The same for files that could not be opened; those that were read after all lack no events."""
+        """Columns for the records of files that could not be opened.
+
+        If a file was read in a later attempt, none of its events are missing.
+        """
         return [
             {
                 "file": file.path,
@@ -393,8 +376,6 @@ class FilesMeter(Meter):
 
 
 class FieldShadow(ColumnShadow):
-    """Method of an RNTuple that reads a column of a field in clusters."""
-
     __slots__ = ()
 
     def column(self, args: tuple[Any, ...]) -> BranchRead | None:

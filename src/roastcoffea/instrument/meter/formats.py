@@ -1,4 +1,4 @@
-"""What is read from a file, by format, and the meter that an attempt inserts into what coffea opens."""
+"""Metering of reads for each file format, and the meter for a chunk attempt."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.generations import column_readers
-from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watched_source
+from roastcoffea.generations import column_readers, factory_of
+from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watch_source, watched_source
 from roastcoffea.instrument.meter.tally import (
     BY_BRANCH,
     READ,
@@ -25,8 +25,8 @@ _counted: Final[dict[tuple[bytes, str, int], int]] = Remembered()
 
 
 def leaves_once(tree: Any, file_bytes: int) -> int:
-    """Number of leaves of a tree, counted once rather than for each chunk: wide files have thousands."""
-    # uproot's textual file identity would take longer than everything else here
+    """Number of leaves in a tree, cached because trees may have thousands of leaves."""
+    # formatting uproot's file ID as a string would take longer than the rest of this function
     key = tree.file.fUUID, getattr(tree.parent, "fSeekKey", None) or tree.object_path, file_bytes
     number = _counted.get(key)
     if number is None:
@@ -37,14 +37,14 @@ def leaves_once(tree: Any, file_bytes: int) -> int:
 
 
 def _leaves(tree: Any) -> int:
-    """Number of branches with data of their own."""
     return sum([_leaves(branch) if branch.branches else 1 for branch in tree.branches])
 
 
 class MeteredExecutor(StandIn):
-    """uproot's own executor, which runs tasks immediately, with its tasks metered.
+    """Metered version of uproot's default executor, which runs tasks immediately.
 
-    After the attempt it drops its tally: a file that keeps this executor would hold it until garbage is collected.
+    The executor drops its tally after the attempt. Otherwise, a file that refers to the executor would keep the tally
+    alive until the next garbage collection.
     """
 
     __slots__ = ("_future", "tally")
@@ -56,8 +56,6 @@ class MeteredExecutor(StandIn):
 
 
 class Decompression(MeteredExecutor):
-    """A basket's first step."""
-
     __slots__ = ()
 
     def submit(self, task: Action, /, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +66,7 @@ class Decompression(MeteredExecutor):
             chunk, branch, basket = args
             size = chunk.stop - chunk.start
         except Exception as problem:
-            tally.miss("bytes of branches", problem, *BY_BRANCH)
+            tally.miss("bytes by branch", problem, *BY_BRANCH)
             return self._inner.submit(task, *args, **kwargs)
         clock = perf_counter if tally.in_line else thread_time
         began = clock()
@@ -84,12 +82,12 @@ class Decompression(MeteredExecutor):
                     read.add(basket, size)
                     read.decompress += tally.own(here, ended - began)
         except Exception as problem:
-            tally.miss("bytes of branches", problem, *BY_BRANCH)
+            tally.miss("bytes by branch", problem, *BY_BRANCH)
         return self._future(result)
 
 
 class Interpretation(MeteredExecutor):
-    """A basket's last step, charged with the CPU time since this thread's previous step, if any."""
+    """Executor for a basket's last step, which is charged the CPU time since the thread's previous step."""
 
     __slots__ = ()
 
@@ -108,7 +106,7 @@ class Interpretation(MeteredExecutor):
             number, size = None, basket.uncompressed_bytes
             embedded = basket.is_embedded
             if embedded:
-                # a basket that came with the tree has the size of its buffer, used or not, in its header
+                # the header of a basket embedded in the tree contains the size of the buffer, including its unused part
                 parts = basket.data, basket.byte_offsets
                 number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
             if (embedded or tally.keeps_baskets) and not tally.is_new(basket):
@@ -134,16 +132,19 @@ class Interpretation(MeteredExecutor):
                     read.interpret += tally.own(here, ended - here.cpu)
             here.cpu, here.wall = ended, wall
         except Exception as problem:
-            tally.miss("bytes of branches", problem, *BY_BRANCH)
+            tally.miss("bytes by branch", problem, *BY_BRANCH)
         return self._future(result)
 
 
 EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_executor", Interpretation))
-"""Options for `uproot.open`, also attributes of coffea's mapping, and the class that replaces their values."""
+"""Names shared by `uproot.open` options and attributes of coffea's mapping, each with its metered executor class."""
 
 
 def metered_executor(tally: Tally, kind: type[MeteredExecutor], given: Any) -> Any:
-    """An executor that works like the given one, with its steps metered; None is uproot's own, which has no state."""
+    """Return a metered version of the given executor.
+
+    None means uproot's default executor, which has no state.
+    """
     executor = tally.executors.get(kind)
     if executor is None:
         from uproot.source.futures import TrivialExecutor, TrivialFuture
@@ -156,7 +157,7 @@ def metered_executor(tally: Tally, kind: type[MeteredExecutor], given: Any) -> A
 
 
 class _Pool(StandIn):
-    """A user's executor that runs the tasks of another one, metered."""
+    """Wrapper for a user's executor that runs tasks through a metered executor."""
 
     __slots__ = ("_metered",)
 
@@ -166,7 +167,6 @@ class _Pool(StandIn):
 
     @property
     def tally(self) -> Tally | None:
-        """The tally of that one."""
         return self._metered.tally
 
     def submit(self, *task: Any, **kwargs: Any) -> Any:
@@ -178,16 +178,14 @@ def _result(metered: Any, /, *task: Any, **kwargs: Any) -> Any:
 
 
 def watch_ntuple(tally: Tally, ntuple: Any) -> None:
-    """Meter the reading of an RNTuple's pages."""
     tally.shadow(ntuple, column_readers(type(ntuple)).of_cluster, PagesShadow)
     tally.shadow(ntuple, "read_locator", LocatorShadow)
 
 
 def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
-    """Meter the reading of a Parquet file opened by Arrow."""
     tally.kinds.append("ParquetFile")
     tally.transferred = None
-    # behind the footer are its length, and a magic number
+    # the footer is followed by its length and a magic number
     tally.without_source = file.metadata.serialized_size + 8
     tally.tree_branches = len(file.schema_arrow.names)
     tally.name_of = attrgetter("column")
@@ -196,7 +194,7 @@ def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
 
 
 class CountedCache(UserDict[Any, Any]):
-    """coffea's buffer cache; arrays that it had before this attempt are counted once."""
+    """Wrapper for coffea's buffer cache that counts each array found in the cache once."""
 
     def __init__(self, cache: Any, tally: Tally) -> None:
         self.data, self._tally = cache, tally
@@ -209,7 +207,7 @@ class CountedCache(UserDict[Any, Any]):
         return getitem, ((self.data,), 0)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        # the user's cache is asked once: what it has may go meanwhile
+        # query the user's cache only once, because entries may disappear
         array = self.data.get(key, default)
         return array if array is default else self._counted(key, array)
 
@@ -229,12 +227,12 @@ class CountedCache(UserDict[Any, Any]):
 
 
 class ColumnShadow(Shadow):
-    """`extract_column` of the mapping behind events, for reads of fields or whole columns: not of a TTree."""
+    """Wrapper for the `extract_column` method of coffea's mapping for RNTuple or Parquet."""
 
     __slots__ = ()
 
     def column(self, args: tuple[Any, ...]) -> BranchRead | None:
-        """What is read with these arguments; None where nothing is."""
+        """Field or column that a call with these arguments reads, or None."""
         return self.tally.branch_read(str(self.tally.name_of(args[0]))) if args and args[0] is not None else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -245,7 +243,7 @@ class ColumnShadow(Shadow):
             try:
                 read = self.column(args)
             except Exception as problem:
-                tally.miss("bytes of branches", problem, *BY_BRANCH)
+                tally.miss("bytes by branch", problem, *BY_BRANCH)
         if read is None:
             return self.original(*args, **kwargs)
         here.branch = read
@@ -260,8 +258,30 @@ class ColumnShadow(Shadow):
                 read.interpret += tally.own(here, cpu)
 
 
+class BranchShadow(Shadow):
+    """Wrapper for `extract_column` in coffea 0.7's mapping class, which reads branches with uproot's executors."""
+
+    __slots__ = ()
+
+    def __call__(self, branch: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.original(_MeteredBranch(branch, self.tally), *args, **kwargs)
+
+
+class _MeteredBranch(StandIn):
+    __slots__ = ("_tally",)
+
+    def __init__(self, branch: Any, tally: Tally) -> None:
+        self._inner = branch
+        self._tally = tally
+
+    def array(self, *args: Any, **kwargs: Any) -> Any:
+        for name, kind in EXECUTORS:
+            kwargs[name] = metered_executor(self._tally, kind, kwargs.get(name))
+        return self._inner.array(*args, **kwargs)
+
+
 class PagesShadow(Shadow):
-    """Method of an RNTuple that knows the cluster and column of the pages that it reads."""
+    """Wrapper for an RNTuple method that takes the pages' cluster and column."""
 
     __slots__ = ()
 
@@ -270,10 +290,10 @@ class PagesShadow(Shadow):
         before = here.pages
         try:
             ntuple = self.original.__self__
-            ntuple.page_link_list  # noqa: B018  (metadata, read when they are first asked for)
+            ntuple.page_link_list  # noqa: B018  (metadata, read on first use)
             here.pages = column_readers(type(ntuple)).place([*args, *kwargs.values()])
         except Exception as problem:
-            self.tally.miss("bytes of branches", problem, *BY_BRANCH)
+            self.tally.miss("bytes by branch", problem, *BY_BRANCH)
         try:
             return self.original(*args, **kwargs)
         finally:
@@ -281,7 +301,7 @@ class PagesShadow(Shadow):
 
 
 class LocatorShadow(Shadow):
-    """`read_locator` of an RNTuple: reads and decompresses one page."""
+    """Wrapper for an RNTuple's `read_locator`, which reads and decompresses a page."""
 
     __slots__ = ()
 
@@ -303,12 +323,12 @@ class LocatorShadow(Shadow):
                 read.uncompressed += int(uncompressed)
                 read.decompress += tally.own(here, cpu)
             except Exception as problem:
-                tally.miss("bytes of branches", problem, *BY_BRANCH)
+                tally.miss("bytes by branch", problem, *BY_BRANCH)
         return result
 
 
 class ReadShadow(Shadow):
-    """`read` of Arrow's Parquet file."""
+    """Wrapper for the `read` method of Arrow's Parquet file."""
 
     __slots__ = ()
 
@@ -333,15 +353,17 @@ class ReadShadow(Shadow):
                         read.add(number, compressed)
                         read.uncompressed += sum([leaf.total_uncompressed_size for leaf in ours])
         except Exception as problem:
-            tally.miss("bytes of columns", problem, *READ)
+            tally.miss("bytes by column", problem, *READ)
         return table
 
 
 class Meter(Tally):
-    """Meters the reading of one attempt, from `options` to `close`."""
+    """Meter for an attempt's reads, from `options` to `close`."""
+
+    opens_own = False
+    """Whether coffea is about to open the chunk's file without our options."""
 
     def options(self, given: Row) -> Row:
-        """Options for `uproot.open` that lead through the meter."""
         ours = dict(given)
         self.handler = given.get("handler")
         try:
@@ -352,10 +374,18 @@ class Meter(Tally):
             self.miss("bytes requested from storage", problem, *READ)
         return ours
 
+    def opens(self) -> None:
+        """Prepare for coffea to open the chunk's file itself, without our options."""
+        self.opens_own, self._asked_for = True, perf_counter()
+        self.requested_at_end = 0
+
+    def opened(self, file: Any) -> None:
+        self.opens_own = False
+        watch_source(self, file.source, perf_counter() - self._asked_for)
+
     def events_are_built(self, events: Any) -> None:
-        """Meter lazy reads of events."""
         try:
-            factory = events.attrs["@events_factory"]
+            factory = factory_of(events)
             mapping = factory._mapping
             self.watch_cache(mapping)
             if type(mapping).__name__ == "ParquetSourceMapping":
@@ -363,23 +393,25 @@ class Meter(Tally):
             else:
                 self._watch_trees(mapping)
         except Exception as problem:
-            self.miss("bytes of branches", problem, *BY_BRANCH, "bytes_cached")
+            self.miss("bytes by branch", problem, *BY_BRANCH, "bytes_cached")
 
     def watch_cache(self, mapping: Any) -> None:
-        """Count arrays that coffea's cache has, if there is one."""
         if (cache := getattr(mapping, "_buffer_cache", None)) is not None:
             self.change(mapping, "_buffer_cache", CountedCache(cache, self), cache)
 
     def _watch_trees(self, mapping: Any) -> None:
-        for name, kind in EXECUTORS:
-            executor = getattr(mapping, name)
-            self.change(mapping, name, metered_executor(self, kind, executor), executor)
+        if hasattr(mapping, EXECUTORS[0][0]):
+            for name, kind in EXECUTORS:
+                executor = getattr(mapping, name)
+                self.change(mapping, name, metered_executor(self, kind, executor), executor)
+        else:
+            self.shadow(mapping, "extract_column", BranchShadow)
         self.in_line = not self.pools
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
-            # options used only for opening cannot be pickled
-            tree.file.options["handler"] = self.handler
-            tree.file.options.pop(OPTION, None)
+            if tree.file.options.pop(OPTION, None) is not None:
+                # this option is needed only to open the file, and cannot be pickled
+                tree.file.options["handler"] = self.handler
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = leaves_once(tree, self.file_bytes)
@@ -390,15 +422,14 @@ class Meter(Tally):
                 self.shadow(mapping, "extract_column", ColumnShadow)
                 if getattr(mapping, "preloaded_arrays", None):
                     reason = "preloaded fields of an RNTuple are read before metering starts"
-                    self.miss("bytes of branches", reason, *SIZES)
+                    self.miss("bytes by branch", reason, *SIZES)
 
     def server_columns(self) -> Row:
-        """Columns of a record about servers; none where the file was not read from one."""
+        """Server columns for the record; empty if the file was not read from a server."""
         found = {} if self.servers is None else self.servers.columns
         return {name: value for name, value in found.items() if name not in self.unknown}
 
     def close(self) -> None:
-        """Remove all shadows, and release the files."""
         if self.others is not None:
             self.others.close()
             self.problems += self.others.problems
@@ -406,14 +437,14 @@ class Meter(Tally):
             try:
                 self.servers.settle()
             except Exception as problem:
-                self.miss("the server of the file", problem, *OF_SERVERS[:2])
+                self.miss("the file's server", problem, *OF_SERVERS[:2])
         self.restore()
         for executor in self.executors.values():
             executor.tally = None
         self.requested_at_end = self.requested()
         with self.lock:
             for thread, here in [*self.places.items()]:
-                if here.begun and thread != get_ident():  # its clock cannot be read
+                if here.begun and thread != get_ident():  # another thread's clock cannot be read
                     self.settle(thread, here, None, here.begun[-1])
             self.add_up(ended=True)
             self.closed = True

@@ -1,43 +1,41 @@
-"""Files that a function opens itself are noticed where uproot and coffea open and read them.
+"""Metering of files that a function opens or writes itself, by patching uproot and coffea.
 
-While functions of tasks are metered in this process a few methods of uproot and coffea pass through here, and they are
-restored with the last of these functions. Whoever calls them outside of such a function notices nothing.
+The few methods that open and read files are patched while any function is metered in this process. They are restored
+when the last metered function ends. Calls from code that is not metered are passed on unchanged.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from roastcoffea.generations import column_readers
+from roastcoffea.generations import classes_of_ntuples, column_readers
 from roastcoffea.instrument.meter.files import BUILD, OPEN, OTHER, FilesMeter
 from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ, Tally
+from roastcoffea.instrument.meter.writers import WRITTEN, Writes
 from roastcoffea.instrument.shared import Action, Remembered, joined, leave, lock_of, name_here
 from roastcoffea.instrument.track import OpenChunk, open_chunk_of
 
 _STATE: Final = "_roastcoffea_openings"
 
 _made: Final[dict[tuple[Any, str], tuple[Any, Any]]] = Remembered()
-"""What is put in the place of methods, and of which it was made: a function may run thousands of times."""
+"""Original methods and their replacements, cached because a function may run thousands of times."""
 
 FACTORY: Final = "coffea.nanoevents.factory"
 
 Patch = tuple[Any, str, Action]
-"""Owner and name of a method, and what makes the one in its place."""
+"""A method's owner and name, and the factory for its replacement."""
 
 
-class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
-    """Context in which files that are opened in the current chunk are metered.
+class openings_noticed:  # noqa: N801  (a context, like those in contextlib)
+    """Context manager that meters files opened in the current chunk.
 
-    Parameters
-    ----------
-    meter : Tally
-        Meter of the chunk.
-    everything : bool
-        Patch all methods, and not only those through which a file is first seen: a chunk may open none.
+    If `everything` is set, all methods are patched immediately. By default, only methods that reveal a newly opened
+    file are patched at first, because many chunks open no further files.
     """
 
     def __init__(self, meter: Tally, *, everything: bool = False) -> None:
@@ -45,27 +43,33 @@ class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
         self._everything = everything
 
     def __enter__(self) -> None:
-        self._without_events = FACTORY not in sys.modules
+        self._without_events, self._without_parquet = (name not in sys.modules for name in (FACTORY, PARQUET))
         self._state = state = joined(_STATE, self._meter, patched={})
         try:
             _patch(state, self._meter, _first_seen)
+            _patch(state, self._meter, _first_written)
             if self._everything:
                 _patch(state, self._meter, _further)
-        except BaseException:  # of a signal's handler
+        except BaseException:  # raised by a signal handler
             self._leave()
             raise
         finally:
             state.lock.release()
 
     def __exit__(self, *_: object) -> None:
+        parquet = sys.modules.get(PARQUET) if self._without_parquet else None
+        unseen = parquet is not None and (parquet.ParquetWriter, "__init__") not in self._state.patched
         with lock_of(self._state):
             self._leave()
+        if unseen:
+            problem = "pyarrow.parquet was imported inside the function: import it beforehand"
+            self._meter.miss("writing Parquet", problem, *WRITTEN)
         if self._without_events and FACTORY in sys.modules:
-            problem = "NanoEvents were imported in the function itself: import coffea before it is called"
+            problem = "coffea's NanoEvents was imported inside the function: import it beforehand"
             self._meter.miss("building events and reading Parquet", problem)
 
     def _leave(self) -> None:
-        """Let methods be as they were after the last one, but those that somebody else has put in the place of ours."""
+        """Remove the meter. The last meter restores the methods that nothing else has replaced."""
         patched = self._state.patched
         while self._state.open == {self._meter} and patched:
             (owner, name), (before, after) = patched.popitem()
@@ -78,12 +82,15 @@ class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
 
 
 def _first_seen() -> Iterator[Patch]:
-    """Where files are first seen: functions of modules if possible, as classes that change with each chunk are slow."""
+    """Methods to patch in order to detect newly opened files.
+
+    Module functions are preferred, because patching classes for each chunk is slow.
+    """
     import uproot.behaviors.TBranch
     import uproot.reading
 
     yield uproot._util, "file_path_to_source_class", _noticed_path
-    # later it would be too late for the first file, which may be one that cannot be opened
+    # patching this later would miss the first file, which may fail to open
     yield uproot.reading.ReadOnlyFile, "__init__", _noticed_opening
     yield uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", _metered_baskets
     if FACTORY in sys.modules:
@@ -93,23 +100,21 @@ def _first_seen() -> Iterator[Patch]:
 
 
 def _further() -> Iterator[Patch]:
-    """The rest, which the first leads to."""
-    import uproot.behaviors.RNTuple
-    import uproot.models.RNTuple
+    """Methods to patch once a file has been detected."""
     import uproot.reading
 
-    ntuple = uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple
     yield uproot.reading.ReadOnlyFile, "hook_before_get_chunks", _noticed_source
     yield uproot.reading.ReadOnlyDirectory, "__init__", _opening
     yield uproot.reading.ReadOnlyKey, "get", _opening
-    yield uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries
-    yield ntuple, column_readers(ntuple).of_clusters, _metered_columns
+    if (ntuples := classes_of_ntuples()) is not None:
+        fields, ntuple = ntuples
+        yield fields, "arrays", _noticed_entries
+        yield ntuple, column_readers(ntuple).of_clusters, _metered_columns
     if FACTORY in sys.modules:
         yield sys.modules[FACTORY].NanoEventsFactory, "events", _building
 
 
 def _patch(state: Any, meter: Tally, patches: Action) -> None:
-    """Patch methods that are not patched yet."""
     try:
         for owner, name, wrapping in patches():
             if (owner, name) not in state.patched:
@@ -124,45 +129,67 @@ def _patch(state: Any, meter: Tally, patches: Action) -> None:
                 state.patched[owner, name] = made
                 setattr(owner, name, made[1])
     except Exception as problem:
-        meter.miss("files that the function opens", problem, *_unknown_to(meter))
+        meter.miss("files that the function opens or writes", problem, *_unknown_to(meter), *WRITTEN)
+
+
+def _patch_further(meter: Tally, patches: Action) -> None:
+    state = sys.modules.get(name_here(_STATE))
+    if state is not None:
+        with state.lock:
+            if meter in state.open:  # a thread may outlive its chunk
+                _patch(state, meter, patches)
 
 
 def _unknown_to(meter: Tally) -> tuple[str, ...]:
-    """Columns that are unknown where a meter cannot see which files are opened."""
     return (*READ, *BY_BRANCH) if isinstance(meter, FilesMeter) else OTHER
 
 
+def _meter_of_chunk(did: str = "read") -> Any:
+    # these threads do not work for any function; on a worker, they unpickle files for other tasks
+    chunk = open_chunk_of(functools.partial(_unassigned, did), ("MainThread", "IO loop", "Dask-Offload"))
+    return None if chunk is None else chunk.meter
+
+
 def current_meter() -> FilesMeter | None:
-    """The meter of the chunk or function that called this code, if known."""
-    # threads that work for no function: on a worker they unpickle files for other tasks
-    chunk = open_chunk_of(_unassigned, ("MainThread", "IO loop", "Dask-Offload"))
-    meter = None if chunk is None else chunk.meter
+    """Meter for the chunk or function that is running this code, if known."""
+    meter = _meter_of_chunk()
     if meter is None or isinstance(meter, FilesMeter):
         return meter
     if meter.in_process and meter.others is None:
-        state = sys.modules[name_here(_STATE)]
-        with state.lock:
-            meter.others = meter.others or FilesMeter(meter)
-            _patch(state, meter, _further)
+        _patch_further(meter, _further)
+        meter.__dict__.setdefault("others", FilesMeter(meter))
     others: FilesMeter | None = meter.others if meter.in_process else None
     return others
 
 
-def _unassigned(chunk: OpenChunk) -> None:
+def current_writes() -> Writes | None:
+    """Write meter of the chunk or function that is running this code, if known."""
+    meter = _meter_of_chunk("write")
+    if meter is None or not meter.in_process:
+        return None
+    if meter.writes is None:
+        _patch_further(meter, _further_written)
+        meter.__dict__.setdefault("writes", Writes(meter))
+    writes: Writes = meter.writes
+    return writes
+
+
+def _unassigned(did: str, chunk: OpenChunk) -> None:
     if chunk.meter is not None:
         reason = (
-            "several functions ran in the process, so reads by a thread could not be assigned to one of them "
+            f"several functions ran in the process, so {did}s by a thread could not be attributed to any one of them "
             "(run the thread's function in contextvars.copy_context())"
         )
-        chunk.meter.miss("what threads of the function read", reason, *_unknown_to(chunk.meter))
+        unknown = _unknown_to(chunk.meter) if did == "read" else WRITTEN
+        chunk.meter.miss(f"{did}s by the function's threads", reason, *unknown)
 
 
-def _noting(meter: FilesMeter, unknown: tuple[str, ...], action: Action, *args: Any) -> Any:
-    """What an action of ours gives; where it fails that is reported, as the function must go on."""
+def _noting(meter: Tally, unknown: tuple[str, ...], action: Action, /, *args: Any, **kwargs: Any) -> Any:
+    """Run our own code. If the code fails, report the error and return None."""
     try:
-        return action(*args)
+        return action(*args, **kwargs)
     except Exception as problem:
-        meter.miss("what the function reads", problem, *unknown)
+        meter.miss(f"the function's {'writes' if unknown is WRITTEN else 'reads'}", problem, *unknown)
         return None
 
 
@@ -175,13 +202,13 @@ def _in_phase(phase: str, meter: FilesMeter, original: Action, *args: Any, **kwa
             _noting(meter, (), meter.end, phase)
 
 
-def _metered(call: Action) -> Action:
-    """Makes a method of its original, which calls this with the meter and the original first, if there is a meter."""
+def _metered(call: Action, find: Action = current_meter) -> Action:
+    """Make a patch factory. In metered code, `call` receives the meter and the original method."""
 
     def wrapping(original: Action) -> Action:
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            meter = current_meter()
+            meter = find()
             return original(*args, **kwargs) if meter is None else call(meter, original, *args, **kwargs)
 
         return method
@@ -209,10 +236,17 @@ def _noticed_opening(meter: FilesMeter, original: Action, file: Any, file_path: 
         raise
 
 
-@_metered
-def _noticed_source(meter: FilesMeter, original: Action, file: Any, **kwargs: Any) -> Any:
-    _noting(meter, (*READ, *BY_BRANCH), meter.opened, file)
-    return original(file, **kwargs)
+def _noticed_source(original: Action) -> Action:
+    @functools.wraps(original)
+    def hook(file: Any, **kwargs: Any) -> Any:
+        meter: Any = current_meter()
+        if meter is None and getattr(own := _meter_of_chunk(), "opens_own", False):
+            meter = own  # coffea is opening the chunk's file
+        if meter is not None:
+            _noting(meter, (*READ, *BY_BRANCH), meter.opened, file)
+        return original(file, **kwargs)
+
+    return hook
 
 
 PLACES: Final = (
@@ -225,14 +259,14 @@ def _metered_baskets(original: Action) -> Action:
     signature = inspect.signature(original)
     names = list(signature.parameters)
     if missing := [name for name in PLACES if name not in names]:
-        raise TypeError(f"uproot's way to read baskets has no {', '.join(missing)}")
+        raise TypeError(f"uproot's function for reading baskets has no {', '.join(missing)}")
     owner, start, stop, decompression, interpretation, keeps = map(names.index, PLACES)
     number = len(names)
 
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
         if len(args) == number and getattr(args[decompression], "tally", None) is not None:
-            return original(*args)  # of the chunk's own file
+            return original(*args)  # the chunk's own file
         meter = current_meter()
         if meter is None:
             return original(*args, **kwargs)
@@ -242,7 +276,7 @@ def _metered_baskets(original: Action) -> Action:
             meter.keeps_baskets |= bool(given[keeps])
             given[decompression], given[interpretation] = meter.metered(given[decompression], given[interpretation])
         except Exception as problem:
-            meter.miss("what the function reads", problem, *READ, *BY_BRANCH)
+            meter.miss("the function's reads", problem, *READ, *BY_BRANCH)
             return original(*args, **kwargs)
         return original(*given)
 
@@ -259,7 +293,7 @@ def _metered_columns(original: Action) -> Action:
     @functools.wraps(original)
     def read_column(self: Any, *args: Any, **kwargs: Any) -> Any:
         watched = vars(self).get("read_locator")
-        # the chunk's own ntuple has the chunk's meter
+        # the chunk's RNTuple is metered by the chunk's own meter
         is_own = watched is not None and not isinstance(watched.tally, FilesMeter)
         meter = None if is_own else current_meter()
         bound = original.__get__(self)
@@ -279,3 +313,116 @@ def _built_events(meter: FilesMeter, original: Action, kind: Any, file: Any, *ar
         raise
     _noting(meter, READ, meter.built, factory, file, kwargs.get("metadata"))
     return factory
+
+
+# writing
+
+
+def _where_loaded(places: Mapping[tuple[str, str, str], Action]) -> Iterator[Patch]:
+    for (module, owner, name), wrapping in places.items():
+        found = sys.modules.get(module)
+        found = getattr(found, owner, None) if owner else found
+        if name in getattr(found, "__dict__", ()):
+            yield found, name, wrapping
+
+
+def _timed(after: Action | None, writes: Writes, original: Action, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a call that writes, and measure its time unless it is part of another one.
+
+    `after` receives the call's arguments, and counts what it has written.
+    """
+    began = _noting(writes.meter, WRITTEN, writes.begin)
+    try:
+        result = original(*args, **kwargs)
+        if after is not None:
+            _noting(writes.meter, WRITTEN, after, writes, *args, **kwargs)
+        return result
+    finally:
+        if began is not None:
+            _noting(writes.meter, WRITTEN, writes.end, began)
+
+
+def _loading(module: str, writes: Writes, original: Action, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a call that loads a module of Arrow and then writes with it. The module must be patched in between."""
+    try:  # noqa: SIM105
+        importlib.import_module(module)
+    except ImportError:  # the call itself raises it
+        pass
+    _patch_further(writes.meter, _further_written)
+    return _timed(None, writes, original, *args, **kwargs)
+
+
+def _sink_written(writes: Writes, original: Action, thing: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a call that writes to the sink of an uproot file, or to this sink."""
+    sink = getattr(getattr(thing, "file", None), "sink", thing)
+    before = _noting(writes.meter, WRITTEN, writes.before, sink)
+    after = None if before is None else lambda *_, **__: writes.after(sink, *before)
+    return _timed(after, writes, original, thing, *args, **kwargs)
+
+
+def _writer_closed(writes: Writes, original: Action, writer: Any) -> Any:
+    def close() -> Any:
+        if getattr(writer, "is_open", False):
+            # as the original does, but before it closes the file: only then is its size known
+            writer.writer.close()
+            _noting(writes.meter, WRITTEN, writes.reach, writer)
+        return original(writer)
+
+    return _timed(None, writes, close)
+
+
+def _dataset_written(
+    writes: Writes, original: Action, /, data: Any, base_dir: Any, *args: Any, file_visitor: Any = None, **kwargs: Any
+) -> Any:
+    dataset = _noting(writes.meter, WRITTEN, writes.dataset, base_dir, kwargs.get("filesystem"))
+
+    def visit(written: Any) -> None:
+        _noting(writes.meter, WRITTEN, writes.add, dataset, written.size, written.size)
+        if file_visitor is not None:
+            file_visitor(written)
+
+    return _timed(
+        lambda *_, **__: writes.add(dataset, 0, 0),
+        writes,
+        original,
+        data,
+        base_dir,
+        *args,
+        file_visitor=visit,
+        **kwargs,
+    )
+
+
+def _written(call: Action, *args: Any) -> Action:
+    return _metered(functools.partial(call, *args), current_writes)
+
+
+_called = _written(_sink_written)
+CASCADE, WRITABLE = "uproot.writing._cascade", "uproot.writing.writable"
+PARQUET, DATASET = "pyarrow.parquet", "pyarrow.dataset"
+
+FIRST_WRITTEN: Final = {
+    (CASCADE, "", "create_empty"): _called,
+    (CASCADE, "", "update_existing"): _called,
+    ("awkward.operations.ak_to_parquet", "", "_impl"): _written(_loading, PARQUET),
+    (PARQUET, "ParquetWriter", "__init__"): _written(_timed, Writes.of_writer),
+    (PARQUET, "", "write_to_dataset"): _written(_loading, DATASET),
+    (DATASET, "", "write_dataset"): _written(_dataset_written),
+}
+"""Factories of replacements, by module, class and method."""
+
+FURTHER_WRITTEN: Final = {
+    (WRITABLE, "WritableTree", "extend"): _called,
+    (WRITABLE, "WritableTree", "add_branches"): _called,
+    (WRITABLE, "WritableNTuple", "extend"): _called,
+    **{
+        (WRITABLE, "WritableDirectory", name): _called
+        for name in ("copy_from", "mkdir", "mkrntuple", "mktree", "update")
+    },
+    ("uproot.sink.file", "FileSink", "close"): _called,
+    (PARQUET, "ParquetWriter", "write_table"): _written(_timed, Writes.reach),
+    (PARQUET, "ParquetWriter", "close"): _written(_writer_closed),
+}
+_first_written = functools.partial(_where_loaded, FIRST_WRITTEN)
+# modules may have been loaded meanwhile
+_further_written = functools.partial(_where_loaded, FIRST_WRITTEN | FURTHER_WRITTEN)

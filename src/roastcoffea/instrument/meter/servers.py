@@ -1,4 +1,4 @@
-"""Servers that a file is read from, and uproot's sources: requests, latencies, bytes, and waiting for them."""
+"""Metering of uproot sources and servers: requests, bytes and waits."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ OF_SERVERS: Final = (
     *("endpoint", "left_endpoint", "opens", "connect_seconds"),
     *("requests", "vector_reads", "request_seconds", "shortest_request_seconds"),
 )
-"""Columns of an opening's record that are unknown where the file could not be watched."""
+"""Columns that are unknown if a file's requests could not be metered."""
 
 
 class Servers:
-    """What an attempt asked servers for. Answers come in threads of XRootD's client, or in the event loop of fsspec."""
+    """Counts an attempt's requests to servers.
+
+    Responses arrive on the XRootD client's threads or in fsspec's event loop.
+    """
 
     def __init__(self, *, transferred: bool, of_xrootd: bool = True) -> None:
         self.transferred = transferred
-        """Whether the sizes of answers are those of what was transferred."""
-        self.lock = threading.RLock()  # a handler or a finalizer may close a file meanwhile
+        """Whether response sizes count as transferred bytes."""
+        self.lock = threading.RLock()  # reentrant: a signal handler or finalizer may close a file under the lock
         self._files: list[Any] = []
         self.columns: Row = dict.fromkeys(OF_SERVERS) | {"requests": 0, "request_seconds": 0.0}
-        """Columns of the opening's record."""
         self.columns |= {"metadata_requests": 0, "metadata_request_seconds": 0.0}
         if of_xrootd:
             self.columns |= {"opens": 0, "connect_seconds": 0.0, "vector_reads": 0}
 
     def watch(self, tally: Tally, file: Any, seconds: float | None = None) -> None:
-        """Meter the requests of a file, which took this many seconds to open if it was opened now."""
+        """Meter a file's requests. For a file that was just opened, `seconds` is the time taken to open it."""
         if seconds is not None:
             with self.lock:
                 self.columns["opens"] += 1
@@ -49,9 +51,10 @@ class Servers:
                 tally.shadow(file, method, shadow)
 
     def locate(self, file: Any) -> None:
-        """Learn which server has the file, behind all redirectors: XRootD's client goes to another one if it is lost.
+        """Record the server that has the file, behind any redirectors.
 
-        That is its host, with a port that is not the usual one and no credentials.
+        The XRootD client switches to another server if it loses one. The endpoint is the server's host name, with the
+        port if it is not the default port, and without credentials.
         """
         place = file.get_property("DataServer").rpartition("://")[2].partition("/")[0].rpartition("@")[2]
         if endpoint := place.removesuffix(":1094"):
@@ -61,12 +64,11 @@ class Servers:
                 self.columns["endpoint"] = endpoint
 
     def closes(self, file: Any) -> None:
-        """Learn that a file will be closed."""
+        """Record a file's server just before the file is closed."""
         self.locate(file)
         self._files = [known for known in self._files if known is not file]
 
     def answered(self, seconds: float, *, early: bool, vector: bool = False) -> None:
-        """Count a request that was answered."""
         columns = self.columns
         with self.lock:
             for name in ("metadata_request", "request") if early else ("request",):
@@ -77,18 +79,17 @@ class Servers:
                 columns["vector_reads"] += 1
 
     def settle(self) -> None:
-        """Learn which servers have the files that are still open."""
         for file in self._files:
             self.locate(file)
 
 
 def watch_own(tally: Tally, source: Any, seconds: float) -> bool:
-    """Meter a source of uproot's own that reads through XRootD; False for any other one.
+    """Meter a source that uses XRootD without fsspec. Return False for any other source.
 
-    `seconds` is how long it took to make the source, which opens its files.
+    `seconds` is the time taken to create the source, which opens its files.
     """
     executor = getattr(source, "_executor", None)
-    # one resource, one for each of its threads, or one for its own thread
+    # the resource may be shared, belong to each thread, or belong to the source's own thread
     own = getattr(source, "_resource", None) or getattr(executor, "_resource", None)
     resources = [worker.resource for worker in getattr(executor, "workers", ())] if own is None else [own]
     files = [each.file for each in resources if "XRootDResource" in [kind.__name__ for kind in type(each).__mro__]]
@@ -100,9 +101,9 @@ def watch_own(tally: Tally, source: Any, seconds: float) -> bool:
 
 
 def watch_requests(tally: Tally, system: Any) -> Servers | None:
-    """What counts requests if each range that is read from this file system is one, as for HTTP and S3.
+    """Return a request counter if the file system sends a separate request for each range.
 
-    Otherwise, the handles that the file system of fsspec-xrootd keeps are metered.
+    The file systems for HTTP and S3 do so. For fsspec-xrootd, the file handles are metered instead.
     """
     asyn = sys.modules.get("fsspec.asyn")
     if getattr(system, "protocol", None) == "root":
@@ -116,7 +117,7 @@ def watch_requests(tally: Tally, system: Any) -> Servers | None:
         return None
     if asyn is None or not isinstance(system, asyn.AsyncFileSystem):
         return None
-    if type(system)._cat_ranges is not asyn.AsyncFileSystem._cat_ranges:  # it may merge them
+    if type(system)._cat_ranges is not asyn.AsyncFileSystem._cat_ranges:  # this file system may merge ranges
         return None
     servers: Servers = tally.servers or Servers(transferred=False, of_xrootd=False)
     tally.servers = servers
@@ -124,7 +125,7 @@ def watch_requests(tally: Tally, system: Any) -> Servers | None:
 
 
 class HandleShadow(Shadow):
-    """`_open` of the cache of handles: opens a file, or gives a handle that is open."""
+    """Wrapper for the handle cache's `_open`, which opens a file or returns an open handle."""
 
     __slots__ = ()
 
@@ -145,12 +146,11 @@ class HandleShadow(Shadow):
 
 
 class RequestShadow(Shadow):
-    """`read` of an XRootD file."""
+    """Wrapper for an XRootD file's `read`."""
 
     __slots__ = ()
     vector = False
     callback_at = 3
-    """Place of the callback among the arguments."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given, place = [*args], self.callback_at
@@ -168,7 +168,7 @@ class RequestShadow(Shadow):
         return self.original(*given, **kwargs)
 
     def note(self, began: float, early: bool, answer: Sequence[Any]) -> None:
-        """Count an answer; an error is none."""
+        """Count a response unless it is an error."""
         seconds, tally = perf_counter() - began, self.tally
         try:
             status, response = answer
@@ -182,39 +182,37 @@ class RequestShadow(Shadow):
 
 
 class VectorShadow(RequestShadow):
-    """`vector_read` of an XRootD file."""
-
     __slots__ = ()
     vector = True
     callback_at = 2
 
 
 def _answer(shadow: RequestShadow, began: float, early: bool, callback: Action, *args: Any) -> Any:
-    """What the user of a file is told by XRootD's client when an answer has come."""
+    """Callback for responses from the XRootD client, which calls the original callback."""
     shadow.note(began, early, args[:2])
     return callback(*args)
 
 
 class CloseShadow(Shadow):
-    """`close` of an XRootD file."""
-
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             self.tally.servers.closes(self.original.__self__)
         except Exception as problem:
-            self.tally.miss("the server of the file", problem, "endpoint")
+            self.tally.miss("the file's server", problem, "endpoint")
         return self.original(*args, **kwargs)
 
 
 OPTION: Final = "roastcoffea"
-"""Option for `uproot.open` that leads to the tally."""
+"""Option for `uproot.open` that contains the tally."""
 
 
 def watched_source() -> type:
-    """Class for uproot's option `handler`: it creates the source that uproot would create, and shows it to the
-    tally."""
+    """Create a source class for uproot's `handler` option.
+
+    The class creates the source that uproot would otherwise use, and registers the source with the tally.
+    """
     from uproot._util import file_path_to_source_class
     from uproot.source.chunk import Source
 
@@ -227,7 +225,7 @@ def watched_source() -> type:
             try:
                 source = kind(path, **options)
             except BaseException:
-                # nothing was requested from it
+                # nothing was requested from this source
                 tally.kinds.append(kind.__name__)
                 tally.requested_at_end = tally.requested_at_end or 0
                 raise
@@ -238,7 +236,7 @@ def watched_source() -> type:
 
 
 def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
-    """Meter a source that took this many seconds to open for this attempt."""
+    """Meter a source. `seconds` is the time that this attempt took to open it."""
     tally.sources.append(source)
     try:
         tally.shadow(source, "chunk", ChunkShadow)
@@ -262,7 +260,7 @@ def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
 
 
 class ChunkShadow(Shadow):
-    """`chunk` of an uproot source."""
+    """Wrapper for an uproot source's `chunk`."""
 
     __slots__ = ()
 
@@ -275,7 +273,7 @@ class ChunkShadow(Shadow):
             return self.original(*args, **kwargs)
         tally.asked.append((args,))
         if here.pages is None and len(args) > 1:
-            # also where it fails: the source has counted it
+            # included even if the read fails, because the source has already counted the bytes
             tally.late_metadata += args[1] - args[0]
         chunk = tally.read_apart(tally.waiting, self.original, *args, **kwargs)
         try:
@@ -287,24 +285,24 @@ class ChunkShadow(Shadow):
 
 
 def _wait(tally: Tally, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-    """`wait` of an uproot chunk."""
+    """Wrapper for an uproot chunk's `wait`."""
     found = chunk()
     try:
         return tally.waiting(type(found).wait, found, *args, **kwargs)
     finally:
-        # everything has arrived; each number read from it would ask again
+        # all data have arrived, so later reads from the chunk need not check again
         found.__dict__.pop("wait", None)
 
 
 class ChunksShadow(Shadow):
-    """`chunks` of an uproot source, used for baskets, or for pages of an RNTuple."""
+    """Wrapper for an uproot source's `chunks`, used for baskets and RNTuple pages."""
 
     __slots__ = ("read",)
 
     def __init__(self, original: Any, tally: Tally) -> None:
         super().__init__(original, tally)
         source = getattr(original, "__self__", None)
-        # the thread that requests baskets reads nothing itself that the system counts
+        # with these sources, the system counts no reads for the thread that requests baskets
         in_threads = type(source).__name__ in {"MemmapSource", "FSSpecSource", "XRootDSource"} or (
             type(source).__module__.startswith("uproot.") and getattr(source, "num_workers", 0) > 0
         )
@@ -342,14 +340,17 @@ class ChunksShadow(Shadow):
 
 
 def _got(tally: Tally, there: Any, notifications: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-    """`get` of a queue, metered only if the queue is empty: otherwise no time passes."""
+    """Wrapper for a queue's `get`; a call is metered only if it has to wait."""
     if there:
         return Queue.get(notifications(), *args, **kwargs)
     return tally.waiting(Queue.get, notifications(), *args, **kwargs)
 
 
 class CountedFileSystem(StandIn):
-    """An fsspec file system for one uproot source that counts received bytes, and requests if each range is one."""
+    """Wrapper for an uproot source's fsspec file system that counts requests and received bytes.
+
+    Requests are counted only if the file system sends a separate request for each range.
+    """
 
     __slots__ = ("_asks", "_tally", "received")
 
@@ -367,7 +368,7 @@ class CountedFileSystem(StandIn):
         return data
 
     async def _cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        """One of the ranges of `_cat_ranges`."""
+        """Read one of the ranges passed to `_cat_ranges`."""
         early, began = not self._tally.in_process, perf_counter()
         data = await self._inner._cat_file(*args, **kwargs)
         if self._asks:
@@ -378,12 +379,11 @@ class CountedFileSystem(StandIn):
         return self._receiving(self._inner.cat_ranges, *args, **kwargs)
 
     async def _cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        if self._asks:  # it reads each range with `_cat_file`: let that be ours
+        if self._asks:  # fsspec reads each range with `_cat_file`, which must be our override
             return self._received(await type(self._inner)._cat_ranges(self, *args, **kwargs))
         return self._received(await self._inner._cat_ranges(*args, **kwargs))
 
     def _receiving(self, read: Action, *args: Any, **kwargs: Any) -> Any:
-        """Result of a read by the file system, which may run in another thread."""
         if self._tally.places[get_ident()].own:
             return self._received(read(*args, **kwargs))
         began = thread_time()

@@ -1,14 +1,14 @@
-"""Reads of one attempt: steps of threads and how they add up to waiting, decompression and interpretation.
+"""Totals of an attempt's reads, waits and CPU times, added up from its threads' steps.
 
-Methods of single objects are shadowed for that.
+The steps are recorded by shadows of individual objects' methods.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter, getitem
+from operator import attrgetter, getitem, sub
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -20,26 +20,28 @@ from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 VALUES_OF_STEP: Final = 9
-"""A thread that turns the baskets it asks for into arrays itself reads its CPU clock, which is a system call, when it
-asks for them and at the end of each interpretation. What came before that is recorded with it: of each decompression
+"""Number of values recorded for each step.
 
-    None, None, None, None, branch, number of the basket, its bytes in the file, wall time at the start, and at the end
+A thread that turns baskets into arrays itself reads its CPU clock (a system call) only when it requests baskets and at
+the end of each interpretation. Each interpretation is recorded together with the preceding decompressions. The values
+of a decompression are
 
-and of the interpretation
+    None, None, None, None, branch, basket number, bytes in the file, wall time at the start, wall time at the end
 
-    thread, CPU and wall time at the last reading, seconds without a core since, branch, number of the basket (None: it
-    is known already), its uncompressed bytes, CPU and wall time at the end
+and the values of an interpretation are
 
-where the branch is None if something else followed, and the CPU time if that of another thread is not known.
+    thread, CPU time and wall time at the last read, seconds spent waiting for a core since then, branch, basket
+    number (None if already known), uncompressed bytes, CPU time and wall time at the end
+
+The branch is None if no interpretation followed. The CPU time is None if it is unknown because another thread ran the
+step.
 """
 
 MOST_VALUES: Final = 40_000
-"""Values recorded before they are added up."""
+"""Maximum number of recorded values before steps are added up."""
 
 
 class BranchRead:
-    """One branch as read by this attempt."""
-
     __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
 
     def __init__(self) -> None:
@@ -50,14 +52,12 @@ class BranchRead:
         self.decompress = self.interpret = 0.0
 
     def add(self, basket: int, size: int) -> None:
-        """Count a requested basket."""
         if basket in self.sizes:
             self.again += size
         else:
             self.sizes[basket] = size
 
     def add_part(self, cluster: int, part: Any, size: int) -> None:
-        """Count a requested part of a cluster."""
         parts = self.parts = self.parts or set()
         if (cluster, part) in parts:
             self.again += size
@@ -67,34 +67,32 @@ class BranchRead:
 
 
 class ReadingThread:
-    """What a thread is reading, and its times so far."""
-
     branch: BranchRead | None = None
-    """Field of an RNTuple, or column."""
+    """The RNTuple field or Parquet column that the thread is reading."""
     pages: tuple[int, int] | None = None
-    """Cluster and column of an RNTuple."""
+    """The RNTuple cluster and column whose pages the thread is reading."""
     waited = 0.0
     source_cpu = 0.0
     stepped = 0.0
-    """CPU time measured separately, which does not belong to the current field or column."""
+    """CPU time that was measured separately and does not belong to the current field or column."""
     in_chunks = False
 
     delay = 0.0
-    """Seconds without a core since that reading."""
+    """Seconds spent waiting for a core since the CPU clock was last read."""
     steps = False
-    """Whether that reading was at the end of a step, after which it has asked for nothing."""
+    """Whether the CPU clock was last read at the end of a step, with no request since."""
 
     def __init__(self, *, own: bool) -> None:
         self.own = own
-        """Whether it is the thread that made the meter."""
+        """Whether this thread created the meter."""
         self.cpu, self.wall = thread_time(), perf_counter()
-        """Times at the last reading of the CPU clock, if the thread itself decompresses baskets."""
+        """Clock readings when the CPU clock was last read, if the thread itself decompresses baskets."""
         self.begun: list[Any] = []
-        """Decompression since the last reading."""
+        """Decompressions since the CPU clock was last read."""
 
 
 class ReadingThreads(dict[int, ReadingThread]):
-    """What each thread reads, by its identity; the thread that creates this is the meter's own. See also `Sections`."""
+    """Each thread's reads by thread ID. The thread that creates this object is the meter's own."""
 
     __slots__ = ("own",)
 
@@ -110,72 +108,77 @@ SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branch
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
 WAITED: Final = ("read_seconds", "lock_seconds", "blocked_seconds", "wait_seconds")
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
-"""Columns of a chunk's record that are unknown if one of the meter's views is missing."""
+"""Chunk record columns that are unknown if any of the meter's shadows is missing."""
 
 OF_CLASS: Final = object()
-"""Marks an attribute that came from the class itself."""
+"""Marks an attribute that an object inherits from its class."""
 
 
 class Tally(Delays):
-    """What one attempt has read so far.
+    """Running totals of an attempt's reads.
 
-    A shadow that is not removed holds its object weakly: otherwise the data in it would wait for the garbage collector.
+    Shadows that are left in place hold only weak references to their objects, so that the objects' data can be freed
+    without a garbage collection.
 
-    Clocks are those of the thread that created the tally; work of other threads for it is in `helper_cpu`.
+    Times are measured on the thread that created the tally. `helper_cpu` is the CPU time of other threads that work for
+    this thread.
     """
 
     in_process = False
-    """Whether process() is running: only then is waiting recorded, and metadata read then is late."""
+    """Whether process() is running. Only then are waits recorded and metadata reads counted as late."""
     preloads = False
-    """Whether baskets are read before process(), as coffea does on request."""
+    """Whether coffea has been asked to preload baskets, i.e. to read them before process()."""
     in_line = False
-    """Whether a thread that reads a branch of a TTree turns its baskets into arrays itself."""
+    """Whether a thread that reads a TTree branch turns the baskets into arrays itself."""
     late_metadata = 0
     transferred: int | None = 0
     without_source: int | None = None
-    """Bytes requested from a file without an uproot source."""
+    """Bytes requested from a file that has no uproot source."""
     requested_at_end: int | None = None
     requested_before: int | None = None
-    """Bytes requested before process()."""
     tree_branches: int | None = None
     file_bytes: int | None = None
     servers: Any = None
-    """What was asked of servers; None where the file was not read from one whose requests are counted."""
+    """Counter of requests to servers, or None if the file's requests are not counted."""
     cached = 0
-    """Bytes of arrays from coffea's buffer cache."""
+    """Total size, in bytes, of arrays found in coffea's buffer cache."""
     handler: Any = None
-    """The user's own class for sources."""
+    """The user's source class, if any."""
     keeps_baskets = False
-    """Whether uproot keeps baskets of one step for the next."""
+    """Whether uproot keeps baskets from one step for use in the next step."""
     name_of: Callable[[Any], Any] = attrgetter("path")
-    """Returns the name of a field or column for coffea's handle."""
+    """Returns the field or column name for coffea's handle."""
     closed = False
     pools = False
-    """Whether executors of the user are involved."""
+    """Whether the user passed any executor."""
     others: Any = None
-    """What meters the files that process() opens itself, once it opened one."""
+    """Meter for files that process() opens itself; None before the first such file."""
+    writes: Any = None
+    """Meter for files that process() writes; None before the first such file."""
+    aside: Sequence[float] = (0.0,) * 6
+    """How much the values of `times` increased while files were opened and events were built."""
     reads: Any = None
-    """What counts the bytes that the thread reads, while process() runs."""
+    """Gauge for the bytes that the thread reads and writes while process() is running."""
     metered_reads = 0
-    """Bytes of these that were read for what is metered."""
+    """Number of bytes in `reads` that belong to metered reads."""
 
     problems: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
-    """Columns of a chunk's record that could not be metered."""
+    """Chunk record columns that could not be metered."""
 
     read = 0.0
-    """Time for which the thread has waited for storage so far."""
+    """Seconds that the thread has waited for storage so far."""
     helper_cpu = 0.0
-    """CPU time of other threads so far."""
 
     def __init__(self) -> None:
-        # few objects, because each brings the next garbage collection nearer, which takes a worker some 0.4 s
+        # create few objects, because each one brings the next garbage collection (about 0.4 s on a worker) closer
         self.branches: dict[Any, BranchRead] = {}
         self.places = ReadingThreads()
         self.steps: list[Any] = []
-        """Steps of threads reading branches of a TTree, not yet added up: `VALUES_OF_STEP` values per step.
+        """Steps not yet added up, from threads that read TTree branches: `VALUES_OF_STEP` values per step.
 
-        Recording a step is cheaper than adding it up when the analysis has evicted the caches.
+        Recording a step is cheaper than adding it up immediately, because the CPU caches contain the analysis's data at
+        that time.
         """
         self.lock = threading.RLock()
         self.sources: list[Any] = []
@@ -184,19 +187,18 @@ class Tally(Delays):
         self.kinds: list[str] = []
         """Names of the classes that read the file."""
         self.changed: list[tuple[Any, str, Any]] = []
-        """Objects, names of their attributes, and the previous values."""
+        """Changed objects, attribute names and previous values."""
         self.executors: dict[type, Any] = {}
-        """Executors that record steps, by class."""
 
     def branch_read(self, name: Any) -> BranchRead:
-        """The branch, field or column of this name."""
         return self.branches.get(name) or self.branches.setdefault(name, BranchRead())
 
     def add_steps(self, noted: Iterable[Any]) -> None:  # noqa: PLR0912  (a call takes longer than a step)
-        """Add up steps in order, `VALUES_OF_STEP` values each.
+        """Add up steps in order, with `VALUES_OF_STEP` values per step.
 
-        Without its core, and in no queue for one, a thread waits for baskets, as far as there was time for that between
-        its steps. What it had of the core in the rest of the time is that of each step in proportion.
+        A thread that is neither on a core nor in the run queue counts as waiting for baskets, but only up to the time
+        between its steps. During the remaining time, the thread had some share of a core, and each step is charged that
+        share of its duration.
         """
         own, known, read = self.places.own, None, BranchRead()
         begun: list[tuple[Any, ...]] = []
@@ -235,7 +237,7 @@ class Tally(Delays):
             if branch is not known:
                 known, read = branch, self.branch_read(self.name_of_branch(branch))
             if basket is not None:
-                # it came with the tree, without a request of its own
+                # the basket came with the tree, not from a separate request
                 read.add(basket, 0)
             read.uncompressed += size
             if thread == own:
@@ -244,7 +246,7 @@ class Tally(Delays):
                 self.helper_cpu += (wall - last) * busy
 
     def own(self, here: ReadingThread, cpu: float) -> float:
-        """CPU time of the meter's own thread; that of others is what helpers took."""
+        """Return the CPU time if this is the meter's own thread; otherwise, add it to `helper_cpu` and return 0."""
         if here.own:
             return cpu
         self.helper_cpu += cpu
@@ -253,27 +255,32 @@ class Tally(Delays):
     # results
 
     def seconds(self) -> tuple[float, float, float]:
-        """Times of the thread so far: waiting for storage, CPU time in decompression, and in interpretation."""
+        """Times so far, in seconds: storage waits, CPU time for decompression, CPU time for interpretation."""
         reads = self._reads()
         return self.read, sum([read.decompress for read in reads], 0.0), sum([read.interpret for read in reads], 0.0)
 
+    def times(self) -> Iterator[float]:
+        """For this thread: time waiting for a core, wall time, CPU time, and the values of `seconds`, minus `aside`."""
+        read, delay = self.seconds(), None if self.core_wait is None else self.core_wait.seconds()
+        return map(sub, (delay or 0.0, perf_counter(), thread_time(), *read), self.aside)
+
     @property
     def payload(self) -> int:
-        """Bytes of baskets requested so far."""
+        """Basket bytes requested so far."""
         return sum([sum(read.sizes.values()) + read.again for read in self._reads()])
 
     def _reads(self) -> list[BranchRead]:
-        """All branches so far; other threads may still add to them."""
+        """Copy of the branches so far; other threads may still add branches."""
         self.add_up(ended=True)
         return [*self.branches.values()]
 
     @property
     def source(self) -> str | None:
-        """What read the file; None if nothing was recorded."""
+        """Names of the classes that read the file, or None if nothing was recorded."""
         return ", ".join(dict.fromkeys(self.kinds)) or None
 
     def requested(self) -> int | None:
-        """Bytes requested from storage so far; None if no source was recorded, or one does not count them."""
+        """Bytes requested from storage so far, or None if they are not counted."""
         if self.without_source is not None:
             return self.without_source
         if not self.sources:
@@ -282,7 +289,7 @@ class Tally(Delays):
             counted = sum([int(source.num_requested_bytes) for source in self.sources])
             if len(self.places) < 2:
                 return counted
-            # if two threads add to uproot's counter at the same moment, one addition is lost
+            # if two threads increase uproot's counter at the same moment, one increase is lost
             asked: int = sum([stop - start for ranges in [*self.asked] for start, stop in ranges])
             return max(counted, (self.requested_before or 0) + asked)
         except Exception as problem:
@@ -290,17 +297,15 @@ class Tally(Delays):
             return None
 
     def received(self, size: int) -> None:
-        """Count bytes that were transferred, unless another source does not tell."""
+        """Add transferred bytes, unless some source does not report them."""
         with self.lock:
             if self.transferred is not None:
                 self.transferred += size
 
     def branch_columns(self) -> dict[str, Sequence[Any]]:
-        """Columns of the branches that were read, see `log.packing.packed_records`."""
         return self.columns_of(self.branches)
 
     def columns_of(self, branches: dict[Any, BranchRead]) -> dict[str, Sequence[Any]]:
-        """Columns of these branches, by name."""
         with self.lock:
             names = [name for name, read in sorted(branches.items()) if read.sizes or read.uncompressed]
             if not names:
@@ -310,7 +315,7 @@ class Tally(Delays):
             sizes, again, uncompressed, *seconds = zip(*rows, strict=True)
             counts = listed = [*map(len, sizes)]
             payload = [*map(sum, map(dict.values, sizes))]
-            if sum(counts) > 256 + 2 * len(counts):  # else each basket is listed
+            if sum(counts) > 256 + 2 * len(counts):  # if there are fewer baskets, all of them are listed
                 sizes = tuple(map(_ends, sizes))
                 listed = [*map(len, sizes)]
             baskets = [*chain.from_iterable(sizes)]
@@ -319,18 +324,17 @@ class Tally(Delays):
             columns += listed, baskets, bytes_of_baskets
             return dict(zip(BRANCHES_HAVE, columns, strict=True))
 
-    # reports from shadows
+    # called by the shadows
 
     def name_of_branch(self, branch: Any) -> Any:
-        """Name of a branch of a TTree among what was read."""
         return branch_path(branch)
 
-    def is_new(self, basket: Any) -> bool:  # noqa: ARG002  (for what reads in steps)
-        """Whether an array is made of this basket for the first time: it may be kept for the next step."""
+    def is_new(self, basket: Any) -> bool:  # noqa: ARG002  (for subclasses that read in steps)
+        """Whether a basket is being interpreted for the first time. uproot may keep baskets for later reads."""
         return True
 
     def miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
-        """Report what could not be metered; the chunk must be processed all the same."""
+        """Report that something could not be metered. The chunk must be processed in any case."""
         if isinstance(problem, Exception):
             raise_if_interrupted(problem)
         reason = problem if isinstance(problem, str) else error_text(problem)
@@ -341,16 +345,14 @@ class Tally(Delays):
                 self.problems += (text,)
 
     def shadow(self, thing: Any, method: str, shadow: Callable[[Any, Tally], Any]) -> None:
-        """Route a method of one object through this, until `restore`."""
+        """Replace an object's method with a shadow until `restore`."""
         self.change(thing, method, shadow(getattr(thing, method), self), OF_CLASS)
 
     def change(self, thing: Any, name: str, value: Any, before: Any) -> None:
-        """Set an attribute of an object, until `restore`."""
         setattr(thing, name, value)
         self.changed.append((thing, name, before))
 
     def restore(self) -> None:
-        """Restore all objects."""
         while self.changed:
             thing, name, before = self.changed.pop()
             try:
@@ -359,10 +361,10 @@ class Tally(Delays):
                 else:
                     setattr(thing, name, before)
             except Exception as problem:
-                self.miss("a shadow was left behind", problem)
+                self.miss("reads after a shadow was left behind", problem)
 
     def read_apart(self, read: Action, *args: Any, **kwargs: Any) -> Any:
-        """Result of a read that is metered: what the thread has to `read()` for it is known."""
+        """Run a metered read, and count the bytes that the thread reads in `read()` calls."""
         before = self.reads.bytes() if self.reads is not None and get_ident() == self.places.own else None
         try:
             return read(*args, **kwargs)
@@ -371,7 +373,7 @@ class Tally(Delays):
                 self.metered_reads += (self.reads.bytes() or before) - before
 
     def waiting(self, original: Action, *args: Any, **kwargs: Any) -> Any:
-        """Result of a function, with its duration counted as waiting for storage."""
+        """Run a function, and count its off-CPU time as a wait for storage."""
         here = self.places[get_ident()]
         cpu, wall = thread_time(), perf_counter()
         if here.own:
@@ -382,7 +384,7 @@ class Tally(Delays):
             ended, now = thread_time(), perf_counter()
             cpu, wall = ended - cpu, now - wall
             waited = max(wall - cpu - (self.delayed(now - ended) if here.own else 0.0), 0.0)
-            # that is not spent on baskets
+            # this time must not be charged to baskets
             here.cpu += cpu
             here.wall += wall
             here.source_cpu += cpu
@@ -392,13 +394,13 @@ class Tally(Delays):
                     self.read += waited
 
     def settle(self, thread: int, here: ReadingThread, cpu: float | None, wall: float) -> None:
-        """Record decompression that no interpretation followed until now."""
+        """Record the thread's decompressions that no interpretation has followed yet."""
         begun, here.begun = here.begun[:], []
-        if begun and begun[-VALUES_OF_STEP] is None:  # else the thread records it itself
+        if begun and begun[-VALUES_OF_STEP] is None:  # unless the thread records the steps itself
             self.steps.extend((*begun, thread, here.cpu, here.wall, here.delay, None, None, 0, cpu, wall))
 
     def add_up(self, *, ended: bool = False) -> None:
-        """Add up the recorded steps of threads; `ended` if this thread makes no more."""
+        """Add up the recorded steps, including this thread's latest decompressions if `ended` is set."""
         with self.lock:
             if ended:
                 here = self.places[get_ident()]
@@ -411,18 +413,17 @@ class Tally(Delays):
                 try:
                     self.add_steps(noted)
                 except Exception as problem:
-                    self.miss("bytes of branches", problem, *BY_BRANCH)
+                    self.miss("bytes by branch", problem, *BY_BRANCH)
 
 
 def _ends(sizes: dict[int, int]) -> dict[int, int]:
-    """Sizes of the first and the last basket."""
     return {end(sizes): sizes[end(sizes)] for end in (min, max) if sizes}
 
 
 def branch_path(branch: Any) -> str:
-    """Names of a branch and its parents, below the tree."""
+    """Path of a branch within its tree, including parent branches."""
     try:
-        # where its properties find them after half a dozen calls
+        # read the stored members, because the properties make half a dozen calls
         name, parent = branch._bases[0]._members["fName"], branch._parent
     except (AttributeError, LookupError, TypeError):
         name, parent = branch.name, branch.parent
@@ -430,7 +431,7 @@ def branch_path(branch: Any) -> str:
 
 
 class Shadow:
-    """A method of one object that goes through the tally; a copy or pickle of it is the method itself."""
+    """Metered replacement for an object's method. Copies and pickles contain the original method."""
 
     __slots__ = ("original", "tally")
 
@@ -446,7 +447,7 @@ class Shadow:
 
 
 class StandIn:
-    """Delegates all other attributes to the object it replaces; a copy or pickle of it is that object."""
+    """Stand-in that delegates to an object. Copies and pickles contain the object itself."""
 
     __slots__ = ("_inner",)
     _inner: Any

@@ -1,1 +1,1 @@
-"""A cluster from its scheduler: a live page, Prometheus metrics, and records of every run."""
+"""Monitoring of a cluster on its scheduler: live page, Prometheus metrics, run records."""

@@ -1,4 +1,4 @@
-"""What a scheduler shows of runs while a collector or the preload is there: the live page and Prometheus metrics."""
+"""A scheduler's live page and Prometheus metrics, which collectors and the preload use."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ debug: Final = logging.getLogger(__name__).debug
 
 
 class Exposed:
-    """Metrics of all observed schedulers of this process (there is hardly ever more than one), served at `/metrics`.
+    """Prometheus metrics for all schedulers in this process, served at `/metrics`.
 
-    It is registered while there is one.
+    The metrics stay registered as long as any scheduler is observed. There is rarely more than one scheduler.
     """
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
 
     def add(self, observer: Observer) -> None:
-        """Show the counters of a scheduler; ImportError without the client of Prometheus."""
+        """Expose a scheduler's counters; raise ImportError if the Prometheus client is not installed."""
         from prometheus_client import REGISTRY
 
         if not self._observers:
@@ -36,7 +36,6 @@ class Exposed:
         self._observers.append(observer)
 
     def remove(self, observer: Observer) -> None:
-        """Show them no longer."""
         from prometheus_client import REGISTRY
 
         if observer in self._observers:
@@ -45,7 +44,6 @@ class Exposed:
                 REGISTRY.unregister(self)
 
     def collect(self) -> Iterator[Any]:
-        """All metrics now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         counters = [observer.counters for observer in self._observers]
@@ -53,35 +51,35 @@ class Exposed:
         going = [run for each in runs for run in each.going]
         pending = sum(max(run.asked - run.tally.chunks, 0) for run in going)
         for family, name, meaning, value in (
-            (CounterMetricFamily, "events", "Events of chunks that gave a result", sum(one.events for one in counters)),
+            (CounterMetricFamily, "events", "Events in chunks with a result", sum(one.events for one in counters)),
             (
                 CounterMetricFamily,
                 "capacity_thread_seconds",
-                "Threads of all workers times the time that they were there",
+                "Thread time of all workers, busy or idle",
                 sum(one.capacity for one in counters),
             ),
-            (GaugeMetricFamily, "runs", "Runs that go on", len(going)),
-            (CounterMetricFamily, "runs_begun", "Runs that began", sum(each.begun for each in runs)),
-            (GaugeMetricFamily, "workers", "Workers now", sum(one.workers for one in self._observers)),
+            (GaugeMetricFamily, "runs", "Runs in progress", len(going)),
+            (CounterMetricFamily, "runs_begun", "Runs started", sum(each.begun for each in runs)),
+            (GaugeMetricFamily, "workers", "Current workers", sum(one.workers for one in self._observers)),
             (
                 GaugeMetricFamily,
                 "threads",
-                "Threads of all workers now",
+                "Current worker threads",
                 sum(one.threads[0] for one in self._observers),
             ),
             (
                 GaugeMetricFamily,
                 "threads_assigned",
-                "Threads that have a task now",
+                "Worker threads that currently have a task",
                 sum(one.threads[1] for one in self._observers),
             ),
-            (GaugeMetricFamily, "chunks_pending", "Chunks that clients submitted and that have no result yet", pending),
+            (GaugeMetricFamily, "chunks_pending", "Submitted chunks that have no result yet", pending),
         ):
             yield family(f"roastcoffea_{name}", f"{meaning}.", value=value)
-        of_threads = "Time of worker threads: of attempts that ended, and of free slots sampled once a second"
+        of_threads = "Worker thread time in finished attempts, and in free slots (sampled once a second)"
         for attribute, name, meaning, labels in (
-            ("chunks", "chunks", "Chunks that ended", ["outcome"]),
-            ("attempts", "failed_attempts", "Attempts of tasks without a result", ["outcome", "kind"]),
+            ("chunks", "chunks", "Finished chunks", ["outcome"]),
+            ("attempts", "failed_attempts", "Task attempts without a result", ["outcome", "kind"]),
             ("bytes", "requested_bytes", "Bytes requested from storage by metered attempts", ["class", "endpoint"]),
             ("seconds", "thread_seconds", of_threads, ["class"]),
         ):
@@ -94,16 +92,13 @@ class Exposed:
             yield metric
 
     describe = collect
-    """Names of the metrics: it is asked for them before there is any observer."""
+    """The registry requests the metric names before an observer exists."""
 
 
 EXPOSED: Final = Exposed()
-"""The metrics of this process."""
 
 
 class Shown:
-    """The observer of a scheduler, with all that shows it."""
-
     def __init__(self, scheduler: Any, make: Callable[[Any, Callable[[], None]], Observer]) -> None:
         from tornado.ioloop import PeriodicCallback
 
@@ -114,60 +109,58 @@ class Shown:
         ticker.start()
         self._ends: list[Any] = [ticker.stop, partial(scheduler.plugins.pop, NAME, None)]
         self.observer.tick(time.time())
-        with reported(debug, "the scheduler has no live page of roastcoffea", Exception):
+        with reported(debug, "the scheduler has no roastcoffea page", Exception):
             if has_dashboard(scheduler):
                 from roastcoffea.recording.facility.page import Page
 
                 page = Page(scheduler, self.observer)
                 self._ends.append(page.close)
                 page.open()
-        with reported(debug, "the scheduler has no Prometheus metrics of roastcoffea", Exception):
+        with reported(debug, "the scheduler has no roastcoffea metrics for Prometheus", Exception):
             EXPOSED.add(self.observer)
             self._ends.append(partial(EXPOSED.remove, self.observer))
 
     def end(self) -> None:
-        """Take everything away."""
         for end in self._ends:
-            with reported(debug, "the live view stayed on the scheduler", Exception):
+            with reported(debug, "the live view could not be removed from the scheduler", Exception):
                 end()
 
 
 def has_dashboard(scheduler: Any) -> bool:
-    """Whether Dask's dashboard is on the web server of a scheduler; Bokeh is imported then."""
+    """Whether a scheduler's web server runs Dask's dashboard. If so, Bokeh is already loaded."""
     bokeh: Any = sys.modules.get("bokeh.server.tornado")
     served = getattr(getattr(scheduler, "http_application", None), "applications", ())
     return bokeh is not None and any(isinstance(one, bokeh.BokehTornado) for one in served)
 
 
 def load(scheduler: Any) -> None:
-    """Import what shows runs, which takes seconds of CPU time: not on the scheduler's event loop."""
+    """Import the page and the metrics. The imports take seconds of CPU time, too long for the event loop."""
     if has_dashboard(scheduler):
         import_module("roastcoffea.recording.facility.page")
-    with suppress(ImportError):  # it is optional
+    with suppress(ImportError):  # the Prometheus client is optional
         import_module("prometheus_client.core")
 
 
 _shown: Final[dict[Any, Shown]] = {}
-"""What each scheduler of this process shows."""
 
 
 def join(
     scheduler: Any, name: str, token: str, make: Callable[[Any, Callable[[], None]], Observer] = Observer
 ) -> Observer:
-    """Have a scheduler show its runs until everybody who joined has left.
+    """Show a scheduler's runs until no collector or preload needs the display.
 
     Parameters
     ----------
     name : str
-        Name of the plugins of a collector, or of the preload.
+        Name of the plugins that a collector or the preload registers.
     token : str
-        Mark of the messages of these plugins.
+        Token in messages from these plugins.
     make : callable
-        Makes the observer, if there is none, or if the present one only shows runs.
+        Creates the observer if there is none or if the current observer only displays runs.
     """
     known = {name: token}
     if scheduler in _shown and make is not Observer and type(_shown[scheduler].observer) is Observer:
-        known |= _shown[scheduler].observer.tokens  # of collectors that came before the preload
+        known |= _shown[scheduler].observer.tokens  # from collectors that joined before the preload
         remove(scheduler)
     if scheduler not in _shown:
         _shown[scheduler] = Shown(scheduler, make)
@@ -177,7 +170,7 @@ def join(
 
 
 def leave(scheduler: Any, name: str) -> None:
-    """Leave a scheduler; the last one takes page and metrics away."""
+    """Stop using a scheduler's display. The last user removes the page and the metrics."""
     if scheduler in _shown:
         observer = _shown[scheduler].observer
         observer.tokens.pop(name, None)
@@ -187,6 +180,5 @@ def leave(scheduler: Any, name: str) -> None:
 
 
 def remove(scheduler: Any) -> None:
-    """Take page and metrics away from a scheduler."""
     if scheduler in _shown:
         _shown.pop(scheduler).end()

@@ -1,4 +1,4 @@
-"""A facility's records at a glance: runs of its journals, and costs of each day, as tables and sheets."""
+"""Index of a facility's journals: tables and sheets of runs and daily costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES, LoggedCluster
+from roastcoffea.backends.recorder import FROM_CHUNKS, OF_CLIENT, TABLES, LoggedCluster
 from roastcoffea.errors import RoastcoffeaError, error_text
 from roastcoffea.log.journal import LOG, Journal, journal_in, journals_in
 from roastcoffea.log.workers import UNREADABLE
@@ -44,12 +44,12 @@ from roastcoffea.units import (
 )
 
 UNKNOWN: Final = "unknown"
-WHY_CUT_OFF: Final = "the scheduler ended, or was killed, before the run did: what came later is missing"
+WHY_CUT_OFF: Final = "the scheduler ended or was killed before the run ended: later data is missing"
 
 
 @dataclass(eq=False)
 class Recorded:
-    """What a journal has of a run, or of the whole scheduler."""
+    """Contents of a run's or an entire scheduler's journal."""
 
     cluster: LoggedCluster = field(default_factory=LoggedCluster)
     run: dict[str, Any] = field(default_factory=dict)
@@ -59,17 +59,16 @@ class Recorded:
 
 
 def is_facility(journal: Journal) -> bool:
-    """Whether a scheduler wrote a journal."""
+    """Whether the journal was written by a scheduler."""
     return journal.header.get("facility") is True
 
 
 def is_cluster(journal: Journal) -> bool:
-    """Whether a journal has the totals of a scheduler."""
+    """Whether the journal contains a scheduler's totals."""
     return journal.header.get("cluster") is True
 
 
 def recorded_in(journal: Journal) -> Recorded:
-    """All that can be read in a journal."""
     found = Recorded()
     for entry in journal.entries():
         found.last = entry.time
@@ -90,19 +89,19 @@ def recorded_in(journal: Journal) -> Recorded:
 
 
 def run_of(journal: Journal, found: Recorded | None = None) -> Run:
-    """The run that a journal has, on the scheduler's clock, with what it lacks."""
+    """Build the run recorded in a journal, including recording gaps, on the scheduler's clock."""
     found, start = found or recorded_in(journal), float(journal.header["start"])
     known, cluster = found.run, found.cluster
     stop = max(float(known.get("stop") or known.get("last") or found.last), start)
     identities = cluster.received.calls()
     chunks = cluster.received.chunks(identities)
     chunks = chunks if len(chunks) else None
-    absent = dict.fromkeys(("asked", "client_steps"), "only the client knows it, and it did not measure this run")
-    absent["span_metrics"] = "runs recorded by the scheduler have no span of their own"
+    absent = dict.fromkeys(("asked", *OF_CLIENT), "known only to the client, which did not measure this run")
+    absent["span_metrics"] = "runs recorded by the scheduler do not have their own span"
     if not chunks:
         remedy = "start workers with dask worker --preload roastcoffea.facility, or use a collector"
         absent |= dict.fromkeys(("chunks", *FROM_CHUNKS), f"its chunks were not metered: {remedy}")
-    # what stands for the Runner call, of which the scheduler knows chunks and files
+    # a stand-in for the Runner call: the scheduler knows only its chunks and files
     call = RunnerCall(
         id=next(iter(identities)) if len(identities) == 1 else CALL,
         processor=str(known.get("processor") or known.get("name") or UNKNOWN),
@@ -121,7 +120,7 @@ def run_of(journal: Journal, found: Recorded | None = None) -> Run:
         sampling_interval=TICK,
         calls=(call,),
         chunks=chunks,
-        **{name: cluster.table(name, chunks, start, stop) for name in TABLES if name not in {"chunks", "client_steps"}},
+        **{name: cluster.table(name, chunks, start, stop) for name in TABLES if name not in {"chunks", *OF_CLIENT}},
         attempts=known.get("attempts"),
         scheduler_clock_offset=0.0,
         dropped=dict(known.get("dropped") or {}),
@@ -140,80 +139,78 @@ RUNNING: Final = "running"
 LOST: Final = "cut off"
 
 RUN_COLUMNS: Final = (
-    Column("day", "text", None, "day on which it began (UTC)"),
-    Column("start", "number", "s", "when it began (Unix time)"),
-    Column("elapsed", "number", "s", "from its first task to its last one"),
-    Column("client", "text", None, "Dask's identity of its client"),
-    Column("user", "text", None, "account that the scheduler runs under"),
+    Column("day", "text", None, "start day (UTC)"),
+    Column("start", "number", "s", "start (Unix time)"),
+    Column("elapsed", "number", "s", "time from the first task to the last"),
+    Column("client", "text", None, "Dask's client ID"),
+    Column("user", "text", None, "user account of the scheduler"),
     Column("processor", "text", None, "name of the processor"),
-    Column("state", "text", None, f'"{ENDED}", "{RUNNING}", or "{LOST}" where the scheduler ended before'),
-    Column("chunks", "integer", "chunks", "with a result"),
-    Column("events", "integer", "events", "of these chunks"),
-    Column("core_hours", "number", "h", "thread time of its own tasks"),
-    Column("cpu_hours", "number", "h", "CPU time of its chunks; none without metered chunks"),
-    Column("failed_hours", "number", "h", "thread time of its attempts that failed"),
-    Column("failed_share", "number", "fraction", "failed_hours of core_hours"),
+    Column("state", "text", None, f'"{ENDED}", "{RUNNING}", or "{LOST}" if the scheduler ended first'),
+    Column("chunks", "integer", "chunks", "number of chunks with a result"),
+    Column("events", "integer", "events", "number of events in these chunks"),
+    Column("core_hours", "number", "h", "thread time of the run's own tasks"),
+    Column("cpu_hours", "number", "h", "CPU time of the chunks; missing if no chunks were metered"),
+    Column("failed_hours", "number", "h", "thread time of failed attempts"),
+    Column("failed_share", "number", "fraction", "failed_hours / core_hours"),
     Column(
         "wasted_share",
         "number",
         "fraction",
-        "of core_hours: waiting, overhead, and failed; none without metered chunks",
+        "share of core_hours spent waiting, on overhead or on failed attempts; missing if no chunks were metered",
     ),
-    Column("wasted_by", "text", None, "the class of thread time that has most of it"),
-    Column("gigabits_per_second", "number", "Gbit/s", "requested from storage; none without metered chunks"),
-    Column("heaviest_dataset", "text", None, "dataset whose chunks took the most time; none without metered chunks"),
-    Column("heaviest_share", "number", "fraction", "of the time of all chunks"),
-    Column("problems", "integer", "problems", "what its record lacks"),
-    Column("journal", "text", None, "folder with its record"),
+    Column("wasted_by", "text", None, "class with the most wasted thread time"),
+    Column("gigabits_per_second", "number", "Gbit/s", "data rate from storage; missing if no chunks were metered"),
+    Column("heaviest_dataset", "text", None, "dataset with the most chunk time; missing if no chunks were metered"),
+    Column("heaviest_share", "number", "fraction", "the heaviest dataset's share of all chunk time"),
+    Column("problems", "integer", "problems", "number of problems with the record"),
+    Column("journal", "text", None, "journal folder of the run"),
 )
-"""One row for each run."""
 
 DAY_COLUMNS: Final = (
     Column("day", "text", None, "day (UTC)"),
-    Column("core_hours", "number", "h", "threads of all workers times the time that they were there"),
+    Column("core_hours", "number", "h", "thread time of all workers, busy or idle"),
     Column("cpu_hours", "number", "h", "CPU time of the worker processes"),
-    Column("idle_hours", "number", "h", "threads without a task, sampled once a second"),
-    Column("failed_hours", "number", "h", "attempts that failed"),
+    Column("idle_hours", "number", "h", "idle thread time, sampled once a second"),
+    Column("failed_hours", "number", "h", "thread time of failed attempts"),
     *(
-        Column(f"{name.replace(': ', '_')}_hours", "number", "h", f"of idle_hours: {name}")
+        Column(f"{name.replace(': ', '_')}_hours", "number", "h", f"part of idle_hours: {name}")
         for name in IDLE
         if "idle" in name
     ),
-    Column("events", "integer", "events", "of chunks with a result"),
-    Column("bytes", "integer", "B", "requested from storage by metered attempts"),
+    Column("events", "integer", "events", "number of events in chunks with a result"),
+    Column("bytes", "integer", "B", "bytes that metered attempts requested from storage"),
     Column(
         "measured_energy",
         "number",
         "kWh",
-        "of whole processors (RAPL), on hosts whose workers may read it",
+        "energy used by whole processors (RAPL), on hosts where workers may read the counters",
     ),
-    Column("measured_hosts", "number", "fraction", "hosts of these, of all hosts"),
-    Column("energy", "number", "kWh", "estimate: core_hours x watts per core / 1000; none unless the watts are given"),
-    Column("idle_energy", "number", "kWh", "the same of idle_hours"),
-    Column("failed_energy", "number", "kWh", "the same of failed_hours"),
+    Column("measured_hosts", "number", "fraction", "share of hosts whose energy was measured"),
+    Column("energy", "number", "kWh", "estimate: core_hours x watts per core / 1000; missing unless watts are given"),
+    Column("idle_energy", "number", "kWh", "energy estimate for idle_hours"),
+    Column("failed_energy", "number", "kWh", "energy estimate for failed_hours"),
 )
-"""One row for each day: what the scheduler's workers were there for."""
 
 GROWING: Final = ("capacity_seconds", "cpu_seconds", "events", "bytes", "joules")
-"""Totals that only grow."""
+"""Totals that only increase."""
 
 USEFUL: Final = frozenset(one.name for one in TIME_CLASSES if one.work == "useful")
 OWN: Final = tuple(one.name for one in TIME_CLASSES if one.work in {"useful", "waiting", "overhead", "lost"})
-"""Classes of thread time of a run's own tasks."""
+"""Classes of thread time in a run's own tasks."""
 
 
 @dataclass(eq=False)
 class Index:
-    """Runs and days of the journals in a folder.
+    """Runs and days from the journals in a folder.
 
     Attributes
     ----------
     runs, days : pyarrow.Table
         Tables with RUN_COLUMNS and DAY_COLUMNS.
     watts : float or None
-        Watts per core of the estimate.
+        Power per core, in watts, assumed for the energy estimate.
     problems : list of str
-        Journals that could not be read.
+        Messages about journals that could not be read.
     """
 
     folder: Path
@@ -224,26 +221,26 @@ class Index:
 
 
 def index_of(folder: Path, day: str | None = None, watts: float | None = None) -> Index:
-    """Index of the journals in a folder.
+    """Build an index of a folder's journals.
 
     Parameters
     ----------
     day
-        Only runs that began on this day, and its cost, as YYYY-MM-DD.
+        Include only this day's cost and the runs that started on this day (YYYY-MM-DD).
     watts
-        Power of a core, for the estimate of energy.
+        Power per core, in watts, for the energy estimate.
 
     Raises
     ------
     RoastcoffeaError
-        There is no such folder, or no journal of a scheduler in it.
+        The folder does not exist, or has no scheduler journal.
     """
     if not folder.is_dir():
-        raise RoastcoffeaError(f"{folder} is no folder; give the one of --roastcoffea-journal")
+        raise RoastcoffeaError(f"{folder} is not a folder; pass the folder given to --roastcoffea-journal")
     journals, problems = journals_in(folder)
     ours = [journal for journal in journals if is_facility(journal)]
     if not ours and not problems:
-        raise RoastcoffeaError(f"{folder} has no journal of a scheduler; give the folder of --roastcoffea-journal")
+        raise RoastcoffeaError(f"{folder} has no scheduler journal; pass the folder given to --roastcoffea-journal")
     rows, totals = [], []
     for journal in ours:
         try:
@@ -259,16 +256,14 @@ def index_of(folder: Path, day: str | None = None, watts: float | None = None) -
 
 
 def day_of(moment: float) -> str:
-    """Day of Unix seconds, in UTC."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
 
 
 def row_of(journal: Journal) -> dict[str, Any]:
-    """Row of a run."""
     found, header = recorded_in(journal), journal.header
     run, known = run_of(journal, found), found.run
     tasks: pa.Table = run.tasks
-    own = tasks.filter(pc.is_valid(tasks["key"]))  # those of others have no key
+    own = tasks.filter(pc.is_valid(tasks["key"]))  # other runs' tasks have no key
     hours = pc.divide(pc.subtract(own["stop"], own["start"]), SECONDS_PER_HOUR)
     total = pc.sum(hours).as_py() or 0.0
     failed = pc.sum(pc.if_else(pc.equal(own["outcome"], OK), 0.0, hours)).as_py() or 0.0
@@ -293,7 +288,6 @@ def row_of(journal: Journal) -> dict[str, Any]:
 
 
 def _of_chunks(measurement: Measurement, chunks: pa.Table) -> dict[str, Any]:
-    """What only metered chunks tell."""
     metrics, ledger = measurement.metrics, measurement.time_ledger
     own = {name: seconds / SECONDS_PER_HOUR for name, seconds in ledger.items() if name in OWN and seconds}
     wasted = {name: hours for name, hours in own.items() if name not in USEFUL}
@@ -313,7 +307,7 @@ def _of_chunks(measurement: Measurement, chunks: pa.Table) -> dict[str, Any]:
 
 
 def costs(totals: Sequence[Sequence[Mapping[str, Any]]], watts: float | None) -> list[dict[str, Any]]:
-    """Rows of days, from the totals that schedulers wrote; what accrued until an entry is of its day."""
+    """Daily rows from schedulers' totals. An increase counts towards the day of its journal entry."""
     days: dict[str, Counter[str]] = {}
     row: dict[str, Any]
     for entries in totals:
@@ -331,7 +325,7 @@ def costs(totals: Sequence[Sequence[Mapping[str, Any]]], watts: float | None) ->
         of_all = {"core_": seconds[""], "cpu_": amounts["cpu_seconds"], **seconds, **idle}
         row = {"day": date, "events": int(amounts["events"]), "bytes": int(amounts["bytes"])}
         row |= {f"{name}hours": each / SECONDS_PER_HOUR for name, each in of_all.items() if name}
-        if amounts["hosts_with_energy"]:  # nothing where no host could measure
+        if amounts["hosts_with_energy"]:  # these columns are empty if no host could measure energy
             row["measured_energy"] = amounts["joules"] / 3.6e6
             row["measured_hosts"] = amounts["hosts_with_energy"] / amounts["hosts"]
         if watts is not None:
@@ -368,27 +362,26 @@ DAYS: Final = {
 
 
 def sheets(found: Index) -> list[Sheet]:
-    """Days with their cost, and runs."""
     columns = {name: head for name, head in DAYS.items() if found.watts is not None or "energy" not in name}
     lines = [
-        "core-hours: threads of all workers times the time that they were there; of these CPU, idle, and failed",
-        "For an estimate of energy give --watts-per-core."
+        "core-hours: thread time of all workers, busy or idle; includes CPU, idle and failed",
+        "For an energy estimate, pass --watts-per-core."
         if found.watts is None
         else f"Energy is an estimate, not measured: core-hours x {number(found.watts)} W per core / 1000.",
     ]
     days, runs, notes = found.days.to_pylist(), found.runs.to_pylist(), []
     for row in days:
         if (energy := row["measured_energy"]) is not None:
-            where = f"Measured by the processors of {row['measured_hosts']:.0%} of the hosts, for all that ran there"
+            where = f"Energy measured by processors on {row['measured_hosts']:.0%} of hosts, including other programs"
             lines.append(f"{where}: {ENERGY.text(energy)} on {row['day']}.")
     for row in runs:
         row["client"] = short(row["client"] or "")
     if runs:
-        notes.append("wasted: waiting, overhead and failed attempts, of the thread time of the run's own tasks")
+        notes.append("wasted: share of the run's own thread time lost to waiting, overhead and failed attempts")
     if any(row["wasted_share"] is None for row in runs):
-        notes.append("- is not known: chunks are metered by dask worker --preload roastcoffea.facility")
+        notes.append("-: unknown; to meter chunks, use dask worker --preload roastcoffea.facility")
     if cut_off := sum(row["state"] == LOST for row in runs):
-        notes.append(f"{counted(cut_off, 'run')} cut off: the scheduler ended, or was killed, before the run did")
+        notes.append(f"{counted(cut_off, 'run')} cut off: the scheduler ended or was killed before the run ended")
     return [
         _sheet("Days", columns, days, lines),
         _sheet("Runs", RUNS, runs, notes),
@@ -402,12 +395,12 @@ def _sheet(title: str, columns: Mapping[str, SheetColumn], rows: list[dict[str, 
 
 
 def write_page(found: Index, path: Path, *, overwrite: bool) -> Path:
-    """Write the index as a page, whole or not at all.
+    """Write the index as a page, atomically.
 
     Raises
     ------
     MeasurementError
-        Something is there already, or it cannot be written.
+        The file exists or cannot be written.
     """
     lead = [f"{counted(len(found.runs), 'run')} recorded in {found.folder}"]
     heading = Heading(title=f"Runs of {found.folder.resolve().name}", label="facility", lead=lead)
@@ -415,7 +408,7 @@ def write_page(found: Index, path: Path, *, overwrite: bool) -> Path:
 
 
 def save_ended(found: Index, output: Path) -> Iterator[Path]:
-    """Save the runs of an index that go on no longer; existing ones stay as they are."""
+    """Save an index's ended runs without changing existing measurements."""
     for row in found.runs.to_pylist():
         if row["state"] != RUNNING and not (output / row["journal"]).exists():
             yield Measurement(run_of(journal_in(found.folder / row["journal"]))).save(output, row["journal"])

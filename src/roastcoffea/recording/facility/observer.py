@@ -1,4 +1,4 @@
-"""The scheduler plugin behind the live page and Prometheus: totals, and thread time by class over the last minutes."""
+"""Scheduler plugin for the live page and the metrics: totals, recent thread time."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ from roastcoffea.redaction import redacted
 from roastcoffea.report.live import Progress, Rates
 
 QUIET: Final = 30.0
-"""Seconds without any task after which the next one of the same client begins another run."""
+"""Seconds of inactivity after which a client's next task starts a new run."""
 
 BETWEEN_STEPS: Final = 600.0
-"""The same between preprocessing and the first chunk of a Runner call that a collector measures."""
+"""Like `QUIET`, but between preprocessing and the first chunk of a measured Runner call."""
 
 MOST_RUNS: Final = 20
-"""Most runs kept, as the page shows no more; those that ended first are forgotten first."""
+"""Maximum number of runs to keep. Beyond this number, the oldest ended runs are dropped."""
 
 LONGEST_NAME: Final = 60
 
 
 @dataclass(eq=False)
 class ObservedRun:
-    """A run so far: a Runner call of a client with roastcoffea, or what a client without it does between two pauses.
+    """A Runner call or, if the client lacks roastcoffea, a period of activity between pauses.
 
     Attributes
     ----------
     collectors : tuple
-        Collectors that measure it; none for a client without roastcoffea.
+        Collectors that are measuring the run; empty if the client lacks roastcoffea.
     asked, files : int
-        Chunks and files that the client submitted so far.
+        Numbers of chunks and files that the client has submitted so far.
     pending : int
-        Its tasks without an end.
+        Number of unfinished tasks.
     metered : bool
-        Whether any chunk left a record.
+        Whether any chunk produced a record.
     """
 
     name: str
@@ -84,23 +84,20 @@ class ObservedRun:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more of it is expected."""
         return self.stop is not None
 
     @property
     def longest_pause(self) -> float:
-        """Seconds without any task after which it has ended."""
         return BETWEEN_STEPS if self.collectors and not self.asked else QUIET
 
     def proceed(self, now: float, threads: tuple[int, int]) -> None:
-        """Note how far it has come."""
         known = {**asdict(self.tally), "chunks_asked": self.asked, "files_asked": self.files}
         self.progress = Progress(**known, threads=threads)
         self.rates.add(now, self.progress)
 
 
 class Part(NamedTuple):
-    """What a task does for a run; none for tasks of no run."""
+    """A task's role in a run; `run` is None if the task does not belong to a run."""
 
     run: ObservedRun | None
     kind: str
@@ -111,8 +108,6 @@ NO_PART: Final = Part(None, OTHER)
 
 
 class Runs:
-    """Runs of all clients of a scheduler, and the part that each active task has in one."""
-
     def __init__(self) -> None:
         self.all: OrderedDict[str, ObservedRun] = OrderedDict()
         self.begun = 0
@@ -122,11 +117,10 @@ class Runs:
 
     @property
     def going(self) -> list[ObservedRun]:
-        """Runs that have not ended."""
         return [run for run in self.all.values() if not run.ended]
 
     def part(self, task: Any, now: float) -> Part:
-        """The part of a task; it becomes known when it is first asked for."""
+        """Return a task's role, which is determined on the first request."""
         part = self._parts.get(task.key)
         if part is None:
             part = self._parts[task.key] = self._described(task, now)
@@ -135,22 +129,22 @@ class Runs:
                 run.pending += 1
                 run.last = now
                 run.asked += kind == PROCESSOR
-                run.files += kind == PREPROCESSING and not task.dependencies  # a merge opens no file
+                run.files += kind == PREPROCESSING and not task.dependencies  # a merge opens no files
         return part
 
     def known(self, key: Any) -> Part:
-        """The part of an active task, if it was asked for before."""
+        """Return an active task's role if it has already been determined."""
         return self._parts.get(key, NO_PART)
 
     def ended(self, key: Any, now: float) -> None:
-        """Note that a task has a result, or an error."""
+        """Record that a task has a result or an error."""
         part = self._parts.pop(key, NO_PART)
         if part.run is not None:
             part.run.pending -= 1
             part.run.last = now
 
     def forgotten(self, key: Any, now: float) -> None:
-        """Note that a task was dropped by its client; one without an end will never have any."""
+        """Record that a client dropped a task. If the task is unfinished, it will never finish."""
         self._coffea.forget(key)
         part = self._parts.get(key)
         if part is not None and part.run is not None:
@@ -158,7 +152,7 @@ class Runs:
         self.ended(key, now)
 
     def collector_left(self, name: str, now: float) -> None:
-        """End the runs that only this collector measured; one with tasks goes on, as its client may be stopped."""
+        """End runs that only this collector was measuring, unless they have unfinished tasks."""
         for run in self.all.values():
             if name in run.collectors:
                 run.collectors = tuple(other for other in run.collectors if other != name)
@@ -166,14 +160,13 @@ class Runs:
                     run.stop = now
 
     def client_left(self, client: str, now: float) -> None:
-        """End the runs of a client."""
         self._of_client.pop(client, None)
         for run in self.all.values():
             if run.client == client and not run.ended:
                 run.stop = now
 
     def proceed(self, now: float, threads: tuple[int, int]) -> list[ObservedRun]:
-        """Note how far all have come; those that ended now are returned."""
+        """Record the progress of all runs, and return the runs that have just ended."""
         over = []
         for run in self.going:
             run.proceed(now, threads)
@@ -200,25 +193,25 @@ class Runs:
         return Part(run, kind, of_chunk[4] - of_chunk[3] if of_chunk else None)
 
     def _marked(self, task: Any, mark: Mapping[str, Any], kind: str, now: float) -> ObservedRun:
-        """The Runner call of a client with roastcoffea, or all that its collector measures without a Runner."""
+        """Return or create the run for a marked task: a Runner call, or a collector's work without a Runner."""
         collectors = tuple(map(str, mark["collectors"]))
         identity = str(mark.get("call") or collectors[-1])
         run = self.all.get(identity)
-        if run is None or run.ended:  # one that ended is not recorded any more
+        if run is None or run.ended:  # an ended run is no longer recorded
             self.all.pop(identity, None)
             run = self._begin(identity, client_of(task), collectors, now)
         self._name(run, mark.get("prefix") or (task.prefix.name if kind == PROCESSOR else None))
         return run
 
     def _unmarked(self, task: Any, kind: str, now: float) -> ObservedRun:
-        """The run of a client without roastcoffea: another one begins after a pause, or with another processor."""
+        """Return or create the run for an unmarked task. A pause or a new processor starts another run."""
         client = client_of(task)
         run = self._of_client.get(client)
         processor = task.prefix.name if kind == PROCESSOR else None
         paused = run is not None and run.pending <= 0 and now - run.last > QUIET
         another = run is not None and None not in {processor, run.processor} and processor != run.processor
         if run is None or run.ended or paused or another:
-            if run is not None and not run.ended and run.pending <= 0:  # else it ends with its tasks
+            if run is not None and not run.ended and run.pending <= 0:  # an active run ends with its last task
                 run.stop = run.last
             run = self._of_client[client] = self._begin(f"{client} {self.begun + 1}", client, (), now)
         self._name(run, processor)
@@ -237,13 +230,13 @@ class Runs:
 
 
 def client_of(task: Any) -> str:
-    """Identity of the client that submitted a task; of one that nobody wants itself, of the tasks that need it."""
+    """ID of the client that wants a task or, if there is none, of the client that wants the task's dependents."""
     wanting = task.who_wants or next((other.who_wants for other in task.dependents if other.who_wants), ())
     return min((str(client.client_key) for client in wanting), default="a client that left")
 
 
 def short(client: str) -> str:
-    """Identity of a client without the end of its UUID.
+    """Shorten the UUID in a client ID.
 
     Examples
     --------
@@ -255,27 +248,27 @@ def short(client: str) -> str:
 
 BIN: Final = 5.0
 BINS: Final = 120
-"""Seconds in a bin, and bins that are kept: ten minutes."""
+"""Number of seconds in each bin, and number of bins. Together, the bins cover ten minutes."""
 
 UNMETERED: Final = "chunks, not metered"
-"""Time of chunks of which only the scheduler knows."""
+"""Time spent in unmetered chunks, which only the scheduler knows."""
 
 RUNNING: Final = "not reported yet"
-"""Time of slots with a task, less what tasks that ended have reported: they run, or are in transit."""
+"""Occupied slot time not reported yet, because tasks are running or reports are in transit."""
 
 SHOWN: Final = (*(one.name for one in TIME_CLASSES if one.name not in {*IDLE, "residual"}), UNMETERED, RUNNING, *IDLE)
 ASSIGNED: Final = "assigned"
-"""Row of the time of slots with a task, as sampled."""
+"""Row for the sampled occupied slot time."""
 
 _ROWS: Final = {name: row for row, name in enumerate((*SHOWN, ASSIGNED))}
 _IDLE: Final = [_ROWS[name] for name in IDLE]
 
 
 class Timeline:
-    """Thread seconds by class and bin.
+    """Thread time in seconds, by class and time bin.
 
-    A task's seconds are spread over the time between its start and stop, so that past bins become more exact as tasks
-    end. Memory does not grow.
+    A task's thread time is spread evenly between the task's start and stop, so past bins become more accurate as tasks
+    finish. Memory use is constant.
     """
 
     def __init__(self) -> None:
@@ -283,10 +276,10 @@ class Timeline:
         self._times: list[tuple[float, float]] = []
         self._amounts: list[list[float]] = []
         self._last = 0
-        """Number of the latest bin, in bins since 1970."""
+        """Number of the latest bin, counted from the Unix epoch."""
 
     def advance(self, now: float) -> None:
-        """Make room for bins until now, and put what was added into the bins."""
+        """Add bins up to the current time, and then distribute pending amounts over the bins."""
         last = int(now // BIN)
         shift = min(last - self._last, BINS)
         if shift > 0:
@@ -296,18 +289,15 @@ class Timeline:
         self._spread()
 
     def add(self, start: float, stop: float, seconds: Mapping[str, float]) -> None:
-        """Spread the seconds of an attempt over its time."""
         self._times.append((start, stop))
         self._amounts.append([seconds.get(name, 0.0) for name in _ROWS])
         if len(self._times) >= 1000:
             self._spread()
 
     def sample(self, start: float, stop: float, assigned: float, idle: Mapping[str, float]) -> None:
-        """Spread the seconds of slots with a task, and of free ones by reason, over the time since the last sample."""
         self.add(start, stop, {**idle, ASSIGNED: assigned})
 
     def _spread(self) -> None:
-        """Put the waiting amounts into bins, all at once: in parts by how long each time is within each bin."""
         if not self._times:
             return
         start, stop = np.array(self._times).T[:, :, np.newaxis]
@@ -320,13 +310,13 @@ class Timeline:
         self._amounts.clear()
 
     def threads(self) -> tuple[npt.NDArray[np.float64], dict[str, npt.NDArray[np.float64]]]:
-        """Beginnings of the bins that are over (Unix seconds), and the mean number of threads in each class."""
+        """Start times of completed bins (Unix times), and the mean number of threads in each class."""
         seconds = self._seconds.copy()
         assigned = seconds[_ROWS[ASSIGNED]]
         idle = seconds[_IDLE].sum(axis=0)
         reported = seconds[: len(SHOWN)].sum(axis=0) - idle
         seconds[_ROWS[RUNNING]] = np.maximum(assigned - reported, 0.0)
-        # tasks report what they took; a late sample took their threads for free ones
+        # tasks have reported this time, but a late sample counted their threads as free
         left = np.maximum(idle - np.maximum(reported - assigned, 0.0), 0.0)
         seconds[_IDLE] *= np.divide(left, idle, out=np.zeros_like(idle), where=idle > 0)
         times = (self._last - BINS + 1 + np.arange(BINS, dtype=np.float64)) * BIN
@@ -335,27 +325,26 @@ class Timeline:
 
 MOST_ENDPOINTS: Final = 20
 OTHERS: Final = "others"
-"""Endpoint of the bytes from all endpoints beyond the first ones."""
 
 PAYLOAD: Final = "payload or re-read"
-"""The scheduler does not know which basket has been read before: that is for the measurement to tell."""
+"""Class of all payload bytes: the scheduler, unlike a measurement, cannot recognise baskets that are read again."""
 
 
 class Counters:
-    """Totals of all runs, which only grow.
+    """Totals over all runs since the observer started.
 
     Attributes
     ----------
     chunks : Counter
-        Chunks by outcome, each counted once its result is there.
+        Number of chunks by outcome. Each chunk is counted when its result arrives.
     attempts : Counter
-        Failed attempts of tasks, by outcome and kind of task.
+        Number of failed task attempts, by outcome and task kind.
     bytes : Counter
-        Requested bytes by class and endpoint.
+        Bytes requested, by class and endpoint.
     seconds : dict
-        Thread time by class, in seconds.
+        Thread time in seconds by class.
     capacity : float
-        Threads of all workers x time, in seconds.
+        Available worker thread time, in seconds.
     """
 
     def __init__(self) -> None:
@@ -368,7 +357,6 @@ class Counters:
         self._endpoints: set[str] = set()
 
     def add_bytes(self, record: Mapping[str, Any], *, failed: bool, preprocessing: bool) -> None:
-        """Count the requested bytes of an attempt, where it has measured them."""
         requested = record.get("bytes_requested")
         if requested is None:
             return
@@ -382,7 +370,7 @@ class Counters:
                 self.bytes[name, where] += size
 
     def _known(self, name: str) -> str:
-        """The endpoint, or "others" once there are too many."""
+        """Return the endpoint's name, or "others" if there are too many endpoints."""
         if name not in self._endpoints:
             if len(self._endpoints) >= MOST_ENDPOINTS:
                 return OTHERS
@@ -392,43 +380,37 @@ class Counters:
 
 @lru_cache(256)
 def _endpoint(file: str | None) -> str | None:
-    """Endpoint of a file, remembered because a file usually has many chunks."""
+    """A file's endpoint, cached because most files have many chunks."""
     return endpoint(file)
 
 
 NAME: Final = "roastcoffea-observer"
 TICK: Final = 1.0
-"""Seconds between samples of the workers."""
+"""Seconds between worker samples."""
 
 READ: Final = (
     *("id", "outcome", "events", "file", "endpoint", "bytes_requested", "bytes_payload", "bytes_metadata"),
     *("wall_seconds", "cpu_seconds", "helper_cpu_seconds", *(column for column, _ in CLASS_OF_COLUMN)),
 )
-"""Columns of chunks that are counted."""
 
 
 class Observer(SchedulerPlugin):  # type: ignore[misc]
-    """Counts what ends on a scheduler, and samples its workers each second.
+    """Scheduler plugin that counts events and samples the workers every second.
 
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    when_closed : callable
-        Called when the scheduler closes.
+    `when_closed` is called when the scheduler closes.
 
     Attributes
     ----------
     counters : Counters
-        Totals since it began.
+        Totals since the observer started.
     runs : Runs
-        Runs that go on, and the last ones that ended.
+        Runs in progress, and the latest ended runs.
     timeline : Timeline
-        Thread time of the last minutes.
+        Thread time in the last ten minutes.
     threads : tuple of int
-        Threads of all workers, and how many of them have a task.
+        Number of worker threads, and number of those with a task.
     failures : int
-        Errors of its own.
+        Number of errors inside the plugin.
     """
 
     name = NAME
@@ -444,7 +426,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         self.paused = 0
         self.failures = 0
         self.tokens: dict[str, str] = {}
-        """Mark of the messages of each collector's plugins, by their name."""
+        """Tokens in messages from the collectors' plugins, by plugin name."""
         self._scheduler = scheduler
         self._failing: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._counted: dict[Any, None] = {}
@@ -453,7 +435,6 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
     # events from the scheduler
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Handle a task's transition."""
         try:
             self.moved(key, start, finish, kwargs, time.time())
             if start == "processing":
@@ -467,16 +448,16 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
             self._failed(problem)
 
     def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any], now: float) -> None:
-        """Handle a transition while the task's part in its run is known, in addition to counting."""
+        """Hook for subclasses, called for each transition while the task's role is known."""
 
     def log_event(self, topic: str, message: Any) -> None:
-        """Handle a message of a collector's plugin on a worker: a failed attempt, or its record."""
+        """Handle a message from a collector's worker plugin: a failed attempt or its record."""
         try:
             if topic in self.tokens and isinstance(message, dict) and message.get("token") == self.tokens[topic]:
                 if "failed" in message:
                     self._failing[message["failed"], message["run_id"]] = message
                     _bound(self._failing)
-                # each collector's plugin receives the record of a failed attempt
+                # a failed attempt's record arrives once from each collector's plugin
                 for record in unpacked_values(message["chunk"], READ) if "chunk" in message else ():
                     if record.get("id") not in self._counted:
                         self._counted[record.get("id")] = None
@@ -486,17 +467,14 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
             self._failed(problem)
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """Handle a client that left."""
         self.runs.client_left(client, time.time())
 
     async def close(self) -> None:
-        """Leave a scheduler that closes."""
         self.when_closed()
 
     # samples
 
     def tick(self, now: float) -> None:
-        """Sample the workers, and note how far the runs have come."""
         try:
             self._sample(now)
         except Exception as problem:  # noqa: BLE001  (the ticker must go on)
@@ -551,7 +529,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         records = unpacked_values(packed, READ) if isinstance(packed, bytes) else []
         if part.run is not None and part.kind != PREPROCESSING:
             part.run.metered |= bool(records)
-        if not records and part.kind in {PROCESSOR, PREPROCESSING}:  # its item tells its events
+        if not records and part.kind in {PROCESSOR, PREPROCESSING}:  # the work item contains the number of events
             self._record(part, {"outcome": OK, "events": part.events, "wall_seconds": seconds})
         for record in records:
             self._record(part, record)
@@ -561,7 +539,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         self._spread(start, stop, {CLASS_OF_KIND.get(part.kind, UNMETERED): seconds} if seconds else {})
 
     def _record(self, part: Part, record: Mapping[str, Any]) -> None:
-        """Count the record of an attempt inside a task with a result: one that failed was repeated."""
+        """Count an attempt recorded by a successful task, which may have repeated failed attempts."""
         gave = record.get("outcome") not in {ERROR, SKIPPED}
         preprocessing = part.kind == PREPROCESSING
         self.counters.add_bytes(record, failed=not gave, preprocessing=preprocessing)
@@ -582,7 +560,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
     def _outcome(self, state: str, ending: Mapping[str, Any], failed: Mapping[str, Any] | None) -> str:
         if failed is not None or state == "erred" or str(ending.get("stimulus_id")).startswith("task-erred"):
             return ERROR
-        # beginnings of distributed's reasons for tasks that a worker took along
+        # prefixes of the reasons that distributed gives for tasks lost when their worker died
         return (
             LOST
             if str(ending.get("stimulus_id")).startswith(
@@ -598,14 +576,14 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         )
 
     def _failed(self, problem: Exception) -> None:
-        """Count an error of our own, which must not reach the scheduler; the first one is logged."""
+        """Count one of our own errors without raising it, and log the first error."""
         self.failures += 1
         if self.failures == 1:
-            logging.getLogger(__name__).debug("roastcoffea failed to count what ended", exc_info=problem)
+            logging.getLogger(__name__).debug("roastcoffea failed to count an event", exc_info=problem)
 
 
 def _computed(ending: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Seconds on its thread, start and stop of an attempt; zeros where nobody knows."""
+    """An attempt's thread time, start time and stop time; zeros if unknown."""
     for span in ending.get("startstops") or ():
         if span["action"] == "compute":
             return span["stop"] - span["start"], span["start"], span["stop"]
@@ -613,7 +591,7 @@ def _computed(ending: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def _by_phase(records: Iterable[Mapping[str, Any]], seconds: float) -> dict[str, float]:
-    """Thread time by class of a task that processed a chunk; what no phase has is the task's overhead."""
+    """Thread time by class in a chunk's task. The remaining time is overhead."""
     found: dict[str, float] = {}
     for record in records:
         if record.get("outcome") in {ERROR, SKIPPED}:
@@ -630,7 +608,6 @@ def _by_phase(records: Iterable[Mapping[str, Any]], seconds: float) -> dict[str,
 
 
 def _bound(entries: dict[Any, Any]) -> None:
-    """Forget the oldest entry where there are too many."""
-    # most failed attempts remembered until their task's end arrives, and most records remembered as counted
+    # entries are failed attempts whose task has not ended yet, or records that have been counted
     if len(entries) > 1000:
         del entries[next(iter(entries))]

@@ -1,6 +1,6 @@
-"""The live page: an application of Bokeh at `/roastcoffea`, next to the other pages of Dask's dashboard.
+"""Live page: a Bokeh application at `/roastcoffea` on Dask's dashboard server.
 
-In JupyterLab, Dask's extension lists it as `individual-roastcoffea`.
+Dask's extension for JupyterLab lists the page as `individual-roastcoffea`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, counted, dura
 
 PATH: Final = "/roastcoffea"
 ALONE: Final = "/individual-roastcoffea"
-"""The same page without Dask's menu, as JupyterLab shows it."""
+"""Path of the page without Dask's menu, as shown in JupyterLab."""
 
 REFRESH: Final = 2000
-"""Milliseconds between two states of a page that somebody looks at."""
+"""Milliseconds between updates of an open page."""
 
 BARS: Final = {
     **{family.label: family.light for family in FAMILIES if family is not IDLING},
@@ -41,19 +41,11 @@ BARS: Final = {
     RUNNING: "#D5DAE3",
     IDLING.label: IDLING.light,
 }
-"""Colours of the bars, the lowest first: families of classes, and time of which no class is known."""
+"""Bar colours from bottom to top: families of busy classes, unclassified time, idle time."""
 
 
 class Page:
-    """The page on the web server of a scheduler.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        A scheduler with a dashboard.
-    observer : Observer
-        What the page shows.
-    """
+    """The live page on the web server of a scheduler that has a dashboard."""
 
     def __init__(self, scheduler: Any, observer: Observer) -> None:
         from bokeh.server.tornado import BokehTornado
@@ -66,7 +58,6 @@ class Page:
         self._loop = scheduler.loop
 
     def open(self) -> None:
-        """Let the web server find it."""
         self._server.add_application(self._app)
         self._app.initialize(self._loop)
         self._app.start()
@@ -75,7 +66,7 @@ class Page:
         self._menu.append(PATH.strip("/"))
 
     def close(self) -> None:
-        """Take it away, also from those who look at it."""
+        """Remove the page and disconnect its viewers."""
         if self._app in self._server.applications:
             self._server.applications.remove(self._app)
             self._dasks.applications.pop(ALONE, None)
@@ -90,7 +81,7 @@ class Page:
 
 
 def _show(observer: Observer, _scheduler: Any, extra: dict[str, Any], document: Any, *, alone: bool) -> None:
-    """Fill a document of Bokeh that shows the state until it is closed."""
+    """Fill a Bokeh document with the current state, and update the document until it is closed."""
     from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
     view = View(observer)
@@ -106,7 +97,7 @@ def _show(observer: Observer, _scheduler: Any, extra: dict[str, Any], document: 
 
 
 class View:
-    """What one viewer sees: a table of runs, and the thread time of the last minutes."""
+    """A single viewer's page, with a table of runs and a chart of recent thread time."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -117,7 +108,6 @@ class View:
         self.roots = (self._runs, row(self._plot, self._classes, sizing_mode="stretch_width"))
 
     def refresh(self) -> None:
-        """Show the state now."""
         now, observer = time.time(), self._observer
         times, threads = observer.timeline.threads()
         self._runs.text = str(page_of(observer, now))
@@ -126,7 +116,7 @@ class View:
         bars = {name: np.zeros(len(times)) for name in BARS}
         for name, amounts in threads.items():
             bars[bar_of(name)] += amounts
-        # the ranges are set, as Bokeh warns of bars from which it can take none, before the first ones
+        # set the ranges before the first bars, because Bokeh warns about bars without ranges
         self._plot.x_range.start = min((times[kept].min(initial=now) - now) / 60, -1.0)
         used = np.sum([*bars.values()], axis=0)[kept].max(initial=0.0)
         self._plot.y_range.end = 1.05 * max(used, observer.threads[0], 1)
@@ -134,9 +124,8 @@ class View:
 
 
 def _drawn(source: ColumnDataSource) -> Any:
-    """Bars over time, in the colours of the page of a measurement."""
     plot: Any = figure(
-        title="What worker threads did (means of 5 s)",
+        title="Worker thread activity (5 s means)",
         height=340,
         sizing_mode="stretch_width",
         tools="",
@@ -154,7 +143,6 @@ def _drawn(source: ColumnDataSource) -> Any:
 
 
 def bar_of(name: str) -> str:
-    """The bar that a class of thread time is part of."""
     family = FAMILY_OF.get(name)
     return name if family is None else family.label
 
@@ -167,15 +155,13 @@ DONE: Final = Markup('<meter min="0" max="{}" value="{}"></meter>{} of {}')
 
 
 def page_of(observer: Observer, now: float) -> Markup:
-    """The page's text: workers, and a row for each run."""
-    # most runs on the page, the last ones first
+    # the page shows only the latest 20 runs
     runs = sorted(list(observer.runs.all.values())[::-1][:20], key=lambda run: run.ended)
     rows = [("end" if run.ended else "go", cells(run, now)) for run in runs]
     return rendered("live.html", title=workers_of(observer), heads=HEADS, rows=rows)
 
 
 def workers_of(observer: Observer) -> str:
-    """Workers and threads now, and what was read and failed so far."""
     total, busy = observer.threads
     counters = observer.counters
     parts = [
@@ -190,7 +176,6 @@ def workers_of(observer: Observer) -> str:
 
 
 def cells(run: ObservedRun, now: float) -> list[str]:
-    """Cells of a run, in the order of `HEADS`."""
     tally, rates, over = run.tally, run.rates, run.ended
     events, size = rates.in_a_second(whole=over)
     done = min(tally.chunks, run.asked)
@@ -210,10 +195,10 @@ def cells(run: ObservedRun, now: float) -> list[str]:
 
 
 def classes_of(threads: Mapping[str, npt.NDArray[np.float64]]) -> Markup:
-    """The classes of thread time in the last minute, largest first, without negligible ones."""
+    """Classes with a significant share of the last minute's thread time, largest first."""
     means = {name: float(amounts[-IN_A_MINUTE:].mean()) for name, amounts in threads.items()}
     total = sum(means.values())
-    # least share of thread time of a class on the page
+    # classes with a smaller share of thread time are not shown
     shown = sorted((item for item in means.items() if item[1] >= 0.005 * total > 0), key=lambda item: -item[1])
     rows = [
         ("go", (name, f"{mean:.2g}" if mean < 100 else number(mean), f"{100 * mean / total:.0f} %"))
@@ -223,7 +208,7 @@ def classes_of(threads: Mapping[str, npt.NDArray[np.float64]]) -> Markup:
 
 
 def left(rates: Rates) -> str:
-    """Time that is left, and between which times it is in 90 % of runs; empty where that is not known."""
+    """Text for the remaining time and its 90 % prediction interval; empty if unknown."""
     seconds, between = rates.left, rates.left_between
     if seconds is None or between is None:
         return ""
@@ -232,11 +217,10 @@ def left(rates: Rates) -> str:
 
 
 def limit(run: ObservedRun) -> str:
-    """What limits a run now, or limited it, in words."""
     shares = run.rates.busy(whole=run.ended)
     most, share = max(shares.items(), key=lambda item: item[1], default=("", 0.0))
     if most == IDLE and share:
         return f"threads idle {100 * share:.0f} %"
     if run.tally.chunks and not run.metered:
-        return "not known: its chunks are not metered"
+        return "unknown: chunks are not metered"
     return f"limited by {most}: {100 * share:.0f} % of thread time" if share else ""

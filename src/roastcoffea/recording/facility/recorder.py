@@ -1,4 +1,4 @@
-"""Records every run of every client in journals on the scheduler's disk, with metered chunks and energy."""
+"""Recording of all clients' runs in journals on the scheduler's disk."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ from roastcoffea.units import SECONDS_PER_HOUR
 
 POWERCAP: Final = Path("/sys/class/powercap")
 METRIC: Final = "roastcoffea-energy"
-"""Name of the worker metric: joules of all processor packages of the host since the worker's preload began."""
+"""Name of the worker metric for the host's energy: joules used by its processors since the preload started."""
 
 
 class PackageEnergy:
-    """Joules of a host's processor packages since this was made.
+    """Counter of the energy used by a host's processor packages since construction, in joules.
 
     Raises
     ------
     OSError
-        There are no such counters, or they may not be read.
+        There are no energy counters, or this process may not read them.
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        # those with a second colon are parts of a package
+        # a name with a second colon denotes part of a package
         self._domains = [path for path in sorted(root.glob("intel-rapl:[0-9]*")) if path.name.count(":") == 1]
         if not self._domains:
-            raise FileNotFoundError(f"{root} has no counters of processor packages")
+            raise FileNotFoundError(f"{root} has no processor package counters")
         self._ranges = [_number(path / "max_energy_range_uj") for path in self._domains]
         self._last = self._read()
         self._joules = 0.0
 
     def joules(self, _worker: Any = None) -> float:
-        """Joules so far; it is to be asked for before a counter wraps twice, which takes minutes."""
+        """Energy used so far, in joules. Call this method every few minutes, before a counter can wrap around twice."""
         now = self._read()
         for before, after, most in zip(self._last, now, self._ranges, strict=True):
             grown = after - before
@@ -73,7 +73,7 @@ class PackageEnergy:
 
 
 class HostEnergy:
-    """Joules of all hosts whose workers report them; workers of one host report the same counters."""
+    """Counter of the energy used on all reporting hosts, in joules. Each host is counted once."""
 
     def __init__(self) -> None:
         self.joules: float | None = None
@@ -81,7 +81,6 @@ class HostEnergy:
         self._last: dict[str, float] = {}
 
     def take(self, workers: Mapping[str, Any]) -> None:
-        """Add what the hosts used since the last time."""
         grown: dict[str, float] = {}
         last = {}
         for address, worker in workers.items():
@@ -100,11 +99,11 @@ def _number(file: Path) -> int:
 
 
 NAME: Final = "roastcoffea-facility"
-"""Name of the plugins on scheduler and workers, and of the topic of worker events."""
+"""Name shared by the scheduler plugin, the worker plugin and the topic of worker events."""
 
 RUN: Final = "run"
 CLUSTER: Final = "cluster"
-"""Kinds of entries in journals, as JSON: how far a run has come, and totals of the scheduler."""
+"""Kinds of journal entries (JSON): a run's progress, and the scheduler's totals."""
 
 LOG_CAP: Final = 16_000_000
 TICK: Final = 1.0
@@ -113,7 +112,7 @@ TICK: Final = 1.0
 def _journal(
     folder: Path, start: float, known: Mapping[str, Any], note: Any, most_bytes: int = MOST_BYTES
 ) -> JournalWriter:
-    """A new journal, of a run or of the whole scheduler, with the account that the scheduler runs under."""
+    """Start a journal for a run or the scheduler. The header contains the scheduler's user account."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -125,7 +124,7 @@ def _journal(
 
 
 class CleanLog(LogWriter):
-    """A log whose recurring texts have no secrets: it goes to disk without passing a client."""
+    """A log that redacts secrets in recurring strings, because no client will redact them."""
 
     def number(self, text: str | None) -> int:
         return super().number(None if text is None else _clean(text))
@@ -137,7 +136,7 @@ def _clean(text: str) -> str:
 
 
 class RunRecorder(ClusterPlugin):
-    """The collector's plugin for one run: the observer tells which tasks are of it, and its log goes into a journal."""
+    """Collector plugin that records a single run, using the observer's task roles and a journal."""
 
     def __init__(self, run: ObservedRun, observer: Observer, scheduler: Any, folder: Path, note: Any) -> None:
         super().__init__(NAME, run.client, observer.tokens[NAME], TasksOfRun(NAME, run.client, None), TICK)
@@ -145,19 +144,19 @@ class RunRecorder(ClusterPlugin):
         self._parts = observer.runs
         self.begin(scheduler, CleanLog(LOG_CAP), partial(AttemptsOfRun, run, observer.runs))
         known = {"client": redacted(run.client), "collectors": list(run.collectors)}
-        # what comes after so many bytes is not recorded, which its problems say
+        # beyond this size, nothing more is recorded, and the journal reports a problem
         self.journal = _journal(folder, run.start, known, note, most_bytes=2_000_000_000)
         self._last: tuple[float, frozenset[Any]] | None = None
-        """Until when these last tasks are waited for, once the run has ended."""
+        """Deadline and tasks to wait for, set once the run has ended."""
         self.flush()
 
     def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any]) -> None:
-        """Handle a task's transition; after the end only those of its last tasks."""
+        """Handle a task's transition. After the run, transitions of new tasks are ignored."""
         if self._last is None or key in self._last[1]:
             self.attempts.transition(key, start, finish, **reasons)
 
     def take(self, topic: str, message: Mapping[str, Any]) -> None:
-        """Take a message of our plugin on a worker; of one of a collector's only the record of a chunk."""
+        """Handle a message from our worker plugin, or a chunk record from a collector's worker plugin."""
         if topic == NAME:
             self._take_message(message)
         elif "chunk" in message:
@@ -168,15 +167,13 @@ class RunRecorder(ClusterPlugin):
             super().take_chunk(message)
 
     def is_over(self, now: float) -> bool:
-        """Whether the run has ended, and with it what ran on the workers then."""
+        """Whether the run and all tasks that were running at its end have finished, or the wait for them is over."""
         if self._last is None and self.observed.ended:
-            # longest time to wait for tasks of others that ran when a run ended: until they end, nobody knows when
-            # they began
+            # wait at most a minute for other runs' tasks that were running when this run ended
             self._last = now + 60.0, frozenset(self.attempts.open_keys)
         return self._last is not None and (now >= self._last[0] or self._last[1].isdisjoint(self.attempts.open_keys))
 
     def flush(self, *, last: bool = False) -> None:
-        """Give the journal what was recorded, and how far the run has come."""
         more = True
         while more:
             answer = self.log.drain(4_000_000, self.log.given)
@@ -193,7 +190,7 @@ class RunRecorder(ClusterPlugin):
         self.journal.write(RUN, json.dumps(known).encode())
 
     def end(self, *, wait: bool) -> None:
-        """Write the rest, and close the journal; the disk is waited for here, or in a thread."""
+        """Write the remaining data and close the journal, in a separate thread unless `wait` is set."""
         self.problems.note_rest()
         self.flush(last=True)
         if wait:
@@ -203,7 +200,7 @@ class RunRecorder(ClusterPlugin):
 
 
 class AttemptsOfRun(Attempts):
-    """Attempts of the tasks of a run, whose part in it the observer knows; no mark of a client is needed."""
+    """Attempts at a run's tasks. The observer, not a client's annotation, assigns tasks to the run."""
 
     def __init__(self, observed: ObservedRun, parts: Runs, *args: Any) -> None:
         self._observed, self._parts = observed, parts
@@ -217,25 +214,22 @@ class AttemptsOfRun(Attempts):
         return {"step": step, "prefix": task.prefix.name if part.kind == PROCESSOR else None}
 
     def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
-        return mark is not None  # other runs of the same client have journals of their own
+        return mark is not None  # the client's other runs have their own journals
 
     def _is_in_span(self, task: Any) -> bool:
-        return True  # fine metrics of runs that overlap cannot be told apart
+        return True  # fine metrics of overlapping runs cannot be separated
 
 
 class FacilityPlugin(Observer):
-    """The observer of a scheduler with the preload: it has a recorder for each run that goes on, and writes totals.
+    """Observer for the preload that records every active run and writes totals.
 
     Parameters
     ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    when_closed : callable
-        Called when the scheduler closes.
     folder : Path
-        Folder of the journals.
+        Folder for the journals.
     limits : tuple
-        Days, and gigabytes of all journals, after which the oldest are removed, once an hour; None without.
+        Maximum age in days and maximum total size in gigabytes, or None for no limit. Journals beyond the limits are
+        removed every hour.
     """
 
     def __init__(
@@ -258,7 +252,6 @@ class FacilityPlugin(Observer):
     # events from the scheduler
 
     def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any], now: float) -> None:
-        """Give each recorder a task's transition."""
         try:
             task = self._scheduler.tasks.get(key)
             if task is not None and start in {"released", "processing"} and finish != "forgotten":
@@ -268,22 +261,20 @@ class FacilityPlugin(Observer):
                 recorder.moved(key, start, finish, reasons)
             if task is not None and start == "processing":
                 task.metadata.pop(NAME, None)
-        except Exception as problem:  # noqa: BLE001  (what ends is counted all the same)
+        except Exception as problem:  # noqa: BLE001  (finished tasks are still counted)
             self._failed(problem)
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        """Give each recorder a new worker."""
         for recorder in self.recorders.values():
             recorder.add_worker(scheduler, worker)
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
-        """Tell each recorder that a worker left."""
         self._cpu_of_left += self._cpu.pop(worker, 0.0)
         for recorder in self.recorders.values():
             recorder.remove_worker(scheduler, worker)
 
     def log_event(self, topic: str, message: Any) -> None:
-        """Give the recorders the messages of our plugins, and of collectors' plugins, on workers, and Dask's events."""
+        """Pass Dask's events and messages from all worker plugins to the recorders."""
         super().log_event(topic, message)
         try:
             token = self.tokens.get(topic)
@@ -294,15 +285,13 @@ class FacilityPlugin(Observer):
             self._failed(problem)
         topics = event_topics(self._scheduler)
         if topic == NAME and NAME in topics:
-            topics[NAME].events.clear()  # Dask would keep the last thousand, with records of chunks
+            topics[NAME].events.clear()  # Dask would keep the last thousand messages, including chunk records
 
     async def close(self) -> None:
-        """End all journals: the scheduler closes."""
         self.end()
         await super().close()
 
     def end(self) -> None:
-        """End all journals."""
         while self.recorders:
             _, recorder = self.recorders.popitem()
             recorder.end(wait=True)
@@ -312,19 +301,19 @@ class FacilityPlugin(Observer):
     # implementation
 
     def _sample(self, now: float) -> None:
-        """Sample the workers, write what was recorded, and end the recorders of runs that ended."""
+        """Sample the workers, write new records, and close the journals of ended runs."""
         super()._sample(now)
         self._begin_new()
         for run, recorder in list(self.recorders.items()):
             if run.ended:
                 recorder.workers.forget_overdue()
             else:
-                recorder.tick(1, math.nan, 0)  # how late it is was not measured
+                recorder.tick(1, math.nan, 0)  # the sample's delay was not measured
             if recorder.is_over(now):
                 self.recorders.pop(run).end(wait=False)
             else:
                 recorder.flush()
-        # seconds between two entries with the totals of the scheduler
+        # the scheduler's totals are written every ten seconds
         if now - self._written >= 10.0:
             self._written = now
             self._write_totals(now)
@@ -333,7 +322,6 @@ class FacilityPlugin(Observer):
             threading.Thread(target=remove_old, args=(self.folder, *self.limits), name=NAME, daemon=True).start()
 
     def _begin_new(self) -> None:
-        """Begin to record runs that are new."""
         runs = self.runs
         if runs.begun != self._begun:
             self._begun = runs.begun
@@ -343,7 +331,6 @@ class FacilityPlugin(Observer):
                     self.recorders[run] = recorder
 
     def _write_totals(self, now: float) -> None:
-        """Write the totals of the scheduler since the preload began."""
         for address, worker in self._scheduler.workers.items():
             self._cpu[address] = worker.metrics.get(NAME) or self._cpu.get(address, 0.0)
         self._energy.take(self._scheduler.workers)
@@ -374,16 +361,15 @@ class FacilityPlugin(Observer):
 
 
 CALL: Final = "facility"
-"""Runner call of the records: which one it was only the client knows."""
+"""Placeholder for the Runner call in records, because only the client knows the actual call."""
 
 FUNCTIONS: Final = {"_work_function": False, "metadata_fetcher_root": True}
-"""Functions of the Runner that tasks call, and whether they open a file for preprocessing."""
+"""Maps Runner functions called by tasks to whether they open a file for preprocessing."""
 
 _originals: Final[dict[str, Any]] = {}
 
 
 def start() -> None:
-    """Wrap coffea's functions in this process."""
     from coffea.processor import Runner
 
     for name, of_files in FUNCTIONS.items():
@@ -394,7 +380,6 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Restore coffea's functions."""
     from coffea.processor import Runner
 
     while _originals:
@@ -420,7 +405,7 @@ def _called(_retries: int, _skipped: bool, closure: Callable[[Any], Any], item: 
 
 
 def _is_ours() -> bool:
-    """Whether a task runs here that no collector measures, on a worker with the facility's plugin."""
+    """Whether to measure this task, i.e. whether our plugin is registered and the task has no collector's mark."""
     worker = dask_worker()
     if worker is None or NAME not in worker.plugins:
         return False
@@ -432,20 +417,20 @@ def _is_ours() -> bool:
 CONFIG: Final = "roastcoffea.facility"
 
 _ends: Final[dict[Any, list[Any]]] = {}
-"""What ends with each server of this process."""
+"""Cleanup functions for each server in this process."""
 
 
 @click.command()
 @click.option("--roastcoffea-journal", type=click.Path(path_type=Path), help="Folder in which every run is recorded.")
 @click.option("--roastcoffea-keep-days", type=float, help="Days after which records are removed.")
-@click.option("--roastcoffea-keep-gigabytes", type=float, help="Size of all records beyond which the oldest go.")
+@click.option("--roastcoffea-keep-gigabytes", type=float, help="Total size above which the oldest records are removed.")
 async def dask_setup(
     server: Any,
     roastcoffea_journal: Path | None,
     roastcoffea_keep_days: float | None,
     roastcoffea_keep_gigabytes: float | None,
 ) -> None:
-    """Begin on a scheduler or a worker; once, though it may be named twice, in the configuration and by an option."""
+    """Start on a scheduler or worker. Further calls for the same server have no effect."""
     if server in _ends:
         return
     if hasattr(server, "worker_plugins"):
@@ -460,13 +445,13 @@ async def dask_setup(
 
 
 async def dask_teardown(server: Any) -> None:
-    """End on a scheduler or a worker."""
+    """Stop recording on a scheduler or worker."""
     for end in _ends.pop(server, ()):
         end()
 
 
 async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
-    """Show the runs of a scheduler, and record them if there is a folder."""
+    """Show a scheduler's runs, and record the runs if a journal folder is configured."""
     options = {
         name: dask.config.get(f"{CONFIG}.{name}", None) if value is None else value for name, value in given.items()
     }
@@ -478,12 +463,12 @@ async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
     observer = display.join(scheduler, NAME, token, make)
     _ends[scheduler] = [lambda: display.leave(scheduler, NAME)]
     if not isinstance(observer, FacilityPlugin):
-        logging.getLogger(__name__).info("runs are shown and not recorded: --roastcoffea-journal has no folder")
+        logging.getLogger(__name__).info("runs are shown but not recorded, because --roastcoffea-journal was not given")
         return
     from roastcoffea.backends.deployment import pickled
     from roastcoffea.backends.worker import WorkerHalf
 
     _ends[scheduler].insert(0, observer.end)
-    # an event loop of its own has the workers' plugins sent to those that come later
+    # the scheduler also sends the plugin to workers that join later
     half = pickled(WorkerHalf(NAME, token, counts=False))
     await scheduler.register_worker_plugin(None, plugin=half, name=NAME, idempotent=True)

@@ -1,4 +1,4 @@
-"""Export of a measurement: each module here has the formats that it writes in `FORMATS`, and no other names them."""
+"""Measurement exports. Each module lists its formats in `FORMATS`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from roastcoffea.errors import MeasurementError
+from roastcoffea.storage.folders import name_from
 
 
 class Format(NamedTuple):
-    """A format of exports."""
-
     ending: str
-    """Default ending of an export's name."""
+    """Default suffix for the name of an export."""
     write: Callable[[Any, Path, bool], None]
-    """Writes a measurement to a path, completely or not at all; whether it may overwrite an export."""
+    """Function that writes a measurement atomically. Its flag allows overwriting an earlier export."""
 
 
 FORMATS: Final[Mapping[str, Format]] = {
@@ -25,16 +24,15 @@ FORMATS: Final[Mapping[str, Format]] = {
     for module in pkgutil.iter_modules(__path__)
     for name, each in import_module(f"{__name__}.{module.name}").FORMATS.items()
 }
-"""All formats by name."""
 
 
 def export(measured: Any, path: Path, file_format: str, overwrite: bool) -> Path:
-    """Write a measurement in a format, completely or not at all, and return the path of the folder or file.
+    """Export a measurement atomically, and return the path written.
 
     Raises
     ------
     MeasurementError
-        If the format is unknown, or the path exists already or cannot be written.
+        If the format is unknown, or the path already exists or cannot be written.
     """
     if file_format not in FORMATS:
         raise MeasurementError(f"unknown format {file_format!r}; choose {', '.join(FORMATS)}")
@@ -48,6 +46,6 @@ def export(measured: Any, path: Path, file_format: str, overwrite: bool) -> Path
 
 
 def default_name(measurement: Path, end: str) -> str:
-    """Default name of an export: that of the measurement's folder with another ending."""
+    """Default name for an export: the name of the folder or the pattern, with a different suffix."""
     folder = measurement.resolve()
-    return (folder.parent if folder.is_file() else folder).name + end
+    return (folder.name if folder.exists() else name_from(folder.name)) + end

@@ -1,4 +1,4 @@
-"""Metrics of a measurement as OpenMetrics text for Prometheus."""
+"""Export a measurement's metrics as OpenMetrics text for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roastcoffea.units import BYTE, COUNT, SECOND, Unit
 
 
 class BaseUnit(NamedTuple):
-    """A unit in this format: its word, the conversion factor, and the endings of names it replaces."""
+    """An OpenMetrics unit: its name, its conversion factor, and the metric name suffixes that it replaces."""
 
     word: str
     factor: float
@@ -38,13 +38,13 @@ BASE_UNITS: Final[Mapping[Unit, BaseUnit]] = {
 }
 
 OF_DATASETS: Final = {"bytes": BYTE, "num": COUNT, "total": COUNT, "cpu": SECOND}
-"""Units of amounts of a dataset, by the beginning of their names."""
+"""Units for dataset quantities, keyed by the first word of the quantity's name."""
 
 Labels = Mapping[str, str]
 
 
 class Family(NamedTuple):
-    """A metric of the format; without a unit it holds text as labels of a sample."""
+    """An OpenMetrics metric family. If the metric has no unit, its samples store text in labels."""
 
     name: str
     unit: Unit | None
@@ -53,7 +53,7 @@ class Family(NamedTuple):
 
 
 def write_openmetrics(run: Run, metrics: Metrics, file: BinaryIO) -> None:
-    """Write the metrics of a run, its ledgers by class, amounts by dataset, and the reasons for missing metrics."""
+    """Write a run's metrics, ledgers and dataset amounts, and the reasons for missing metrics."""
     for family in _families(run, metrics):
         file.write("".join(f"{line}\n" for line in _lines(run, family)).encode())
     file.write(b"# EOF\n")
@@ -65,7 +65,7 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
         value = metrics.get(metric.name) if metric.unit in BASE_UNITS else None
         if isinstance(value, Real):
             yield Family(metric.name, metric.unit, metric.meaning, [({}, float(value))])
-    for name, unit in (("byte_ledger", BYTE), ("time_ledger", SECOND)):
+    for name, unit in (("byte_ledger", BYTE), ("write_ledger", BYTE), ("time_ledger", SECOND)):
         if name in metrics:
             known = [({"class": each}, float(amount)) for each, amount in metrics[name].items() if amount is not None]
             yield Family(name, unit, "Classes of the ledger, which add up to its total.", known)
@@ -74,7 +74,7 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
         of_dataset = SECOND if name == "total_duration" else OF_DATASETS.get(name.partition("_")[0])
         amounts = [({"dataset": each}, found[name]) for each, found in datasets.items() if found.get(name) is not None]
         if of_dataset is not None and amounts:
-            yield Family(f"dataset_{name}", of_dataset, f"{name} of a dataset.", amounts)
+            yield Family(f"dataset_{name}", of_dataset, f"{name} per dataset.", amounts)
     custom: Mapping[str, Mapping[str, Mapping[str, Any]]] = metrics.get("custom") or {}
     sums = [
         ({"name": name, "dataset": dataset}, float(row["sum"]))
@@ -83,9 +83,9 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
         if row["sum"] is not None
     ]
     if sums:
-        yield Family("custom", COUNT, "Values that the processor recorded, summed over chunks that counted.", sums)
+        yield Family("custom", COUNT, "Values recorded by the processor, summed over counted chunks.", sums)
     problems = float(len(run.problems) + len(metrics.problems))
-    yield Family("problems", COUNT, "Problems of the measurement.", [({}, problems)])
+    yield Family("problems", COUNT, "Number of measurement problems.", [({}, problems)])
     missing = [({"metric": name, "reason": reason}, 1) for name, reason in metrics.missing.items()]
     yield Family("missing", None, "Metrics that could not be computed.", missing)
 
@@ -112,7 +112,7 @@ def _lines(run: Run, family: Family) -> Iterator[str]:
 
 
 def family_name(name: str, unit: Unit) -> str:
-    """Name of a metric in the format: our prefix, the name, and its base unit."""
+    """OpenMetrics name for a metric: our prefix, the metric's name and the base unit."""
     word, _, endings = BASE_UNITS[unit]
     for ending in endings:
         name = name.removesuffix(ending)
@@ -120,13 +120,11 @@ def family_name(name: str, unit: Unit) -> str:
 
 
 def _labels(run: Run, labels: Labels) -> str:
-    """Labels of a sample, without duplicates."""
     known = {_name(name): _escaped(text) for name, text in {"run": run.id, **labels}.items()}
     return "{" + ",".join(f'{name}="{text}"' for name, text in known.items()) + "}"
 
 
 def _name(text: str) -> str:
-    """Text as a valid name of the format."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
     return f"_{name}" if not name or name[0].isdigit() else name
 

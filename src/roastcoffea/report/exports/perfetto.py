@@ -1,8 +1,10 @@
-"""A run as a trace for Perfetto and Chrome: a track for each worker thread, and counters.
+"""Export a run as a trace for Perfetto and Chrome, with worker thread tracks and counters.
 
-The format is Chrome's JSON: processes and threads are numbered, times are microseconds from the start of the trace. A
-worker is a process. Slices of a track must not overlap unless one is inside the other; integer nanoseconds make this
-exact. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+The format is Chrome's JSON. Processes and threads are numbered, and times are in microseconds from the start of the
+trace. Each worker is a process. Slices on a track must not overlap unless they are nested; computing in integer
+nanoseconds guarantees this.
+
+Format reference: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ OPENING_FACTS: Final = ("dataset", "file", "outcome", "error", "bytes_requested"
 
 STEPS: Final = tuple(phase.name for phase in PHASES if phase.in_process)
 PARTS: Final = tuple(dict.fromkeys("process" if phase.in_process else phase.name for phase in PHASES))
-"""Phases of an attempt; those of STEPS alternate inside "process"."""
+"""Phases of an attempt; the phases in STEPS alternate inside "process"."""
 
-LAID_OUT: Final = {"place": "in sequence, each with its total duration; in reality they alternate"}
+LAID_OUT: Final = {"place": "shown in sequence with their total durations; in reality, they alternate"}
 
 
 class Slice(NamedTuple):
-    """Work of a thread, in nanoseconds from the start."""
+    """Work on a thread, timed in nanoseconds from the trace start."""
 
     name: str
     category: str
@@ -64,11 +66,11 @@ class Slice(NamedTuple):
 
 
 Slices = Sequence[Slice]
-"""A slice, followed by those inside it."""
+"""A slice, followed by the slices nested in it."""
 
 
 def within(slices: Slices, low: int, high: int, later: int = 0) -> Slices:
-    """Slices moved by some time, and cut to these moments."""
+    """Shift slices by `later`, and clip them to an interval."""
     return [
         one._replace(start=min(max(one.start + later, low), high), stop=min(max(one.stop + later, low), high))
         for one in slices
@@ -76,7 +78,7 @@ def within(slices: Slices, low: int, high: int, later: int = 0) -> Slices:
 
 
 def write_perfetto(run: Run, file: BinaryIO, *, packed: bool = False) -> None:
-    """Write a run as a trace, compressed if `packed`."""
+    """Write a run as a trace. The trace is compressed if `packed` is set."""
     trace = Trace(run)
     facts: dict[str, Any] = {"run": run.id, "name": run.name, "outcome": run.outcome, "error": run.error}
     facts |= {"start_unix_seconds": trace.origin, "problems": list(run.problems)}
@@ -94,8 +96,6 @@ _encoded: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 class Trace:
-    """The events of a run."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
         self._numbers = count(1)
@@ -104,7 +104,7 @@ class Trace:
         moments = ((run.tasks, "start"), (chunks, "start"), (openings, "start"), (samples, "time"))
         begun = [pc.min(table[name]).as_py() for table, name in moments if table is not None]
         self.origin: float = min([run.start, *filter(None, begun)])
-        """Start of the first slice."""
+        """Unix time at which the first slice starts."""
         self._tasks, self._attempts, self._openings = map(_by_worker, (run.tasks, chunks, openings))
         requested = _known(("start", "stop", "bytes_requested"), chunks, openings).query("stop > start")
         seconds = requested["stop"] - requested["start"]
@@ -115,14 +115,13 @@ class Trace:
         memory = _known(("worker", "time", "memory"), samples).sort_values(["worker", "time", "memory"])
         self._memory = dict(iter(memory.set_index("time").groupby("worker")["memory"]))
         left = _known(("worker", "stop"), run.lifetimes).query("stop < @run.stop").set_index("worker")["stop"]
-        # a sample holds until the next one, and the last one until its worker leaves
+        # each sample holds until the next sample, or until its worker leaves
         last = memory["worker"].map(left.to_dict()).fillna(math.inf).clip(lower=memory["time"])
         self._memory_of_all = steps(
             memory["time"], memory.groupby("worker")["time"].shift(-1).fillna(last), memory["memory"].astype(int)
         )
 
     def events(self) -> Iterator[Event]:
-        """All events: of the run, then of each worker."""
         process = next(self._numbers)
         yield from _named(process, "run", 0)
         yield from self._tracks(process, {"Runner calls": [[_call(call, self)] for call in self._run.calls]})
@@ -136,7 +135,7 @@ class Trace:
             yield from self._worker(worker, place)
 
     def at(self, moment: float) -> int:
-        """Nanoseconds from the start."""
+        """Convert a time to nanoseconds from the start of the trace."""
         return round((moment - self.origin) * 1e9)
 
     def _worker(self, worker: str, place: int) -> Iterator[Event]:
@@ -161,9 +160,9 @@ class Trace:
         yield from self._counter(process, "memory", "bytes", self._memory.get(worker, pd.Series()))
 
     def _task(self, row: Row, attempts: Sequence[Slices]) -> Slices:
-        """A task; without a known end it is as long as its known parts.
+        """A task and its attempts. A task with an unknown end is assumed to last until its last attempt ends.
 
-        Its attempts are moved in sequence into it, because their times come from another clock.
+        Attempts are shifted into the task in sequence, because their times come from a different clock.
         """
         start = self.at(row["start"])
         last = max([start, *(outer.stop for outer, *_ in attempts)])
@@ -180,12 +179,12 @@ class Trace:
         return slices
 
     def _tracks(self, process: int, lanes: Mapping[str, Sequence[Slices]]) -> Iterator[Event]:
-        """Tracks of threads, with another one if slices of a thread overlap."""
+        """Tracks for threads. A thread whose slices overlap gets additional tracks."""
         place = 0
         for name, slices in lanes.items():
             for number, track in enumerate(_tracks_of(slices)):
                 thread, place = next(self._numbers), place + 1
-                yield from _named(process, f"{name} (at the same time)" if number else name, place, thread)
+                yield from _named(process, f"{name} (concurrent)" if number else name, place, thread)
                 for one in chain.from_iterable(track):
                     event = {"ph": "X", "name": one.name, "cat": one.category, "ts": one.start / 1000}
                     event |= {"dur": (one.stop - one.start) / 1000, "pid": process, "tid": thread, "args": one.facts}
@@ -199,27 +198,26 @@ class Trace:
 
 
 def _known(names: Sequence[str], *tables: pa.Table | None) -> pd.DataFrame:
-    """Rows of tables that have all of these columns."""
     frames = [table.select(names).drop_null().to_pandas() for table in tables if table is not None]
     return pd.concat(frames) if frames else pd.DataFrame({name: [] for name in names})
 
 
 def steps(starts: Any, stops: Any, heights: Any) -> pd.Series:
-    """Sum of intervals, each with its own height, from each moment to the next; integers stay what they are."""
+    """Step function that sums the heights of overlapping intervals. Integers stay integers."""
     high = np.broadcast_to(heights, len(starts))
     changes = pd.concat([pd.Series(high, starts), pd.Series(-high, stops)]).groupby(level=0).sum()
-    # sums of numbers that are no integers end close to 0
+    # a floating-point sum would end close to 0, but not at 0
     return changes[np.isfinite(changes.index)].cumsum().round(9).clip(lower=0)
 
 
 def _tracks_of(slices: Iterable[Slices]) -> list[list[Slices]]:
-    """Slices on as few tracks as possible without overlaps; those that barely overlap are cut."""
+    """Arrange slices on as few tracks as possible, so that they do not overlap. Slight overlaps are trimmed."""
     tracks: list[list[Slices]] = []
     for one in sorted(slices, key=lambda each: (each[0].start, each[0].stop)):
         start, stop = one[0].start, one[0].stop
         for track in tracks:
             end = track[-1][0].stop
-            if end - start <= min(1_000_000, stop - start):  # clocks agree within a millisecond
+            if end - start <= min(1_000_000, stop - start):  # clocks agree to within a millisecond
                 track.append(within(one, end, max(stop, end)) if end > start else one)
                 break
         else:
@@ -228,7 +226,6 @@ def _tracks_of(slices: Iterable[Slices]) -> list[list[Slices]]:
 
 
 def _attempt(row: Row, start: int, stop: int, is_chunk: bool) -> Slices:
-    """An attempt of a chunk with its phases, or the opening of a file."""
     name = f"{row['dataset']}: {PurePath(row['file'] or '').name}" if row["dataset"] else "chunk"
     failed, facts = row["outcome"] not in (OK, "checkpoint"), CHUNK_FACTS if is_chunk else OPENING_FACTS
     category = "chunk" if is_chunk else task_records.PREPROCESSING
@@ -237,7 +234,7 @@ def _attempt(row: Row, start: int, stop: int, is_chunk: bool) -> Slices:
 
 
 def _sequence(row: Row, names: Sequence[str], start: int, stop: int, facts: Mapping[str, Any]) -> Iterator[Slice]:
-    """Phases with a known, positive duration, in sequence up to a moment."""
+    """Phases with a known, positive duration, placed one after another until `stop`."""
     for name in names:
         if seconds := row[f"{name}_seconds"]:
             end = min(start + round(seconds * 1e9), stop)
@@ -259,7 +256,6 @@ def _rows(tables: Mapping[str, pa.Table], worker: str) -> Iterator[Row]:
 
 
 def _facts(row: Row, names: Sequence[str]) -> dict[str, Any]:
-    """Known facts that JSON can hold."""
     found = {name: row[name] for name in names if row[name] is not None}
     return {name: value for name, value in found.items() if not isinstance(value, float) or math.isfinite(value)}
 
@@ -269,7 +265,6 @@ def _lane(row: Row) -> str:
 
 
 def _named(process: int, name: str, place: int, thread: int | None = None) -> Iterator[Event]:
-    """Events that name a process or thread and set its position."""
     kind = "process" if thread is None else "thread"
     where = {"ph": "M", "pid": process} | ({} if thread is None else {"tid": thread})
     yield where | {"name": f"{kind}_name", "args": {"name": name}}
@@ -277,7 +272,7 @@ def _named(process: int, name: str, place: int, thread: int | None = None) -> It
 
 
 def _by_worker(table: pa.Table | None) -> dict[str, pa.Table]:
-    """Rows of each worker; those of an unknown one are at ""."""
+    """Rows by worker. The key for unknown workers is the empty string."""
     if table is None:
         return {}
     places = pc.fill_null(table["worker"], "").to_pandas()
@@ -290,7 +285,6 @@ def _export(measured: Any, path: Path, overwrite: bool) -> None:
 
 
 def _profile(file_format: str) -> Format:
-    """A format of the profile, for viewers of flame graphs."""
 
     def write(measured: Any, path: Path, overwrite: bool) -> None:
         profile_of(measured.metrics).export(path, file_format, overwrite)

@@ -1,4 +1,4 @@
-"""Tables of a measurement as files in a folder."""
+"""Export a measurement's tables to files in a folder."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ Frames = Mapping[str, "pd.DataFrame"]
 EXPORT_FORMAT: Final = "roastcoffea export 1"
 COLUMNS_FILE: Final = "columns.json"
 BATCH: Final = 10_000
-"""Rows converted to text at once."""
+"""Number of rows to convert to text at a time."""
 
 FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
-"""Characters that make a spreadsheet read a formula, and the one that prevents this."""
+"""Characters that begin a formula in spreadsheets, and the quote that prevents formulas."""
 
 CSV_NOTE: Final = (
-    "Text that begins with one of = + - @ ' or with a tab or line break has a ' in front, so that no spreadsheet runs "
-    "it as a formula: remove one ' from text that begins with '. Control characters are escapes. Lists and values by "
-    "name are JSON. Cells without a measurement are empty."
+    "Text that begins with one of = + - @ ' or with a tab or line break is prefixed with ', so that spreadsheets do "
+    "not run it as a formula: remove one ' from text that begins with '. Control characters are escaped. Lists and "
+    "mappings are JSON. Cells without a measurement are empty."
 )
 METRIC_COLUMNS: Final[Mapping[str, str]] = {
     "name": "name of the metric",
-    "value": "its value, if a number",
-    "text": "its value, if a word",
+    "value": "value, if it is a number",
+    "text": "value, if it is text",
     "unit": "unit of the value",
-    "group": "group of the metric",
-    "source": "its source in this run",
-    "meaning": "its meaning",
-    "missing": "why it has no value",
+    "group": "metric group",
+    "source": "source of the value in this run",
+    "meaning": "meaning of the metric",
+    "missing": "why the value is missing",
 }
 
 
 def write_tables(  # noqa: PLR0917
     run: Run, metrics: Metrics, tables: Frames, folder: Path, file_format: str, overwrite: bool
 ) -> None:
-    """Write each table, including metrics and `columns.json`, to a file in a new folder."""
+    """Write tables, metrics and `columns.json` to separate files in a new folder."""
     frames = {"metrics": metrics_table(metrics), **tables}
     replaces = partial(is_export, tables=frames.keys())
     if folder.exists() and not (overwrite and replaces(folder)):
-        way_out = "it is not an export of roastcoffea, or holds other files, and is kept" if overwrite else OR_OVERWRITE
+        way_out = "it is not a roastcoffea export or contains other files, so it is kept" if overwrite else OR_OVERWRITE
         raise MeasurementError(f"{folder} exists; {way_out}")
     with new_folder(folder.parent, folder.name) as new:
         for name, frame in frames.items():
@@ -77,13 +77,12 @@ def write_tables(  # noqa: PLR0917
 
 
 def is_export(path: Path, tables: Collection[str]) -> bool:
-    """Whether a folder holds only exported tables."""
     files = {f"{name}.{file_format}" for name in tables for file_format in WRITERS} | {COLUMNS_FILE}
     return holds_only(path, files) and has_format(path / COLUMNS_FILE, EXPORT_FORMAT)
 
 
 def metrics_table(metrics: Metrics) -> pd.DataFrame:
-    """One row for each metric that is a number or word, or missing."""
+    """One row for each metric that is a number or text, and for each missing metric."""
     import pandas as pd
 
     entries = {metric.name: metric for metric in CATALOGUE.metrics()}
@@ -95,21 +94,20 @@ def metrics_table(metrics: Metrics) -> pd.DataFrame:
 
 
 def _metric_row(metrics: Metrics, name: str, entry: Metric | None) -> dict[str, Any] | None:
-    """Row of a metric; None for a structure, which tables hold."""
+    """Row for a metric; None for a structured value, which has its own tables."""
     row: dict[str, Any] = {"name": name, "source": None}
     if entry is not None:
         row |= {"source": entry.source, "unit": str(entry.unit), "group": entry.group, "meaning": entry.meaning}
     if name not in metrics:
         return row | {"missing": metrics.missing[name]}
     if entry is not None and entry.group == RAW:
-        return None  # reading the value would build it
+        return None  # reading the value would compute it
     value = metrics[name]
     row |= {"source": metrics.source[name], "text" if isinstance(value, str) else "value": value}
     return row if isinstance(value, str | Real) else None
 
 
 def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -> dict[str, Any]:
-    """Content of `columns.json`."""
     identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")}
     identity["problems"] = [*run.problems, *metrics.problems]
     notes = {"note": CSV_NOTE} if file_format == "csv" else {}
@@ -123,12 +121,12 @@ def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
-    """Arrow table of a frame; a column without any value is text."""
+    """Convert a frame to an Arrow table. A column that contains no values becomes text."""
     import pandas as pd
 
     frame = frame.copy(deep=False)
     for label in frame:
-        # as JSON, because each may have other names
+        # as JSON, because each value may have different keys
         if pd.api.types.is_object_dtype(frame[label]) and any(isinstance(value, dict) for value in frame[label]):
             frame[label] = [_plain_json(value) if isinstance(value, dict) else value for value in frame[label]]
     table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -150,7 +148,7 @@ def _write_csv(table: pa.Table, file: BinaryIO) -> None:
 
 
 def _write_json(table: pa.Table, file: BinaryIO) -> None:
-    """Write an array with one object per row and line."""
+    """Write a JSON array, with one row per line."""
     begin = "[\n"
     for row in _rows(table):
         line = {name: _plain(value) for name, value in row.items()}
@@ -178,7 +176,7 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Value as a cell; text is never a formula."""
+    """Convert a value to a cell. Spreadsheets never run the text in a cell as a formula."""
     if isinstance(value, list):
         return neutral(json.dumps(value, ensure_ascii=False))
     if not isinstance(value, str):
@@ -187,12 +185,11 @@ def _cell(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Value in standard JSON; infinite numbers become text."""
+    """Convert a value to standard JSON. Infinity and NaN become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _format(name: str) -> Format:
-    """A format with a file for each table."""
 
     def write(measured: Any, path: Path, overwrite: bool) -> None:
         write_tables(measured.run, measured.metrics, measured.tables, path, name, overwrite)

@@ -1,1 +1,1 @@
-"""The page of a run: one HTML file that needs nothing but a browser."""
+"""A run's page: a single HTML file that needs only a browser."""

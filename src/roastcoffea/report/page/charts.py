@@ -1,9 +1,9 @@
-"""Charts that move, drawn by Bokeh: rates, classes of thread time, and the task stream."""
+"""Interactive Bokeh charts: rates, classes of thread time, and the task stream."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -21,12 +21,15 @@ from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError, refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import known_names
-from roastcoffea.metrics.phases import FAMILIES, READING, RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import FAMILIES, READING, RESIDUAL, SERIES, TOTAL
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.glossary import linked
 from roastcoffea.report.page.figures import (
     EDGES,
     INK,
     MILLISECONDS,
+    PALE,
+    PALED,
     QUIET,
     Chart,
     Context,
@@ -46,30 +49,38 @@ from roastcoffea.report.tables import known
 from roastcoffea.sheets.markup import rendered
 from roastcoffea.sheets.sheet import Picture, Sheet
 from roastcoffea.units import number
-from roastcoffea.visualization.distributions import SHOWN, Stream, main_in_pixels, stream_of
+from roastcoffea.visualization.distributions import (
+    FOR_CPU,
+    IDLE,
+    SHOWN,
+    Stream,
+    main_in_pixels,
+    running_chunks,
+    stream_of,
+)
 from roastcoffea.visualization.draw import bytes_scale
 from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown
 
 MOST_TASKS: Final = 100_000
-"""Tasks up to which the page holds every one of them; of more it holds pixels, unless every task is asked for."""
+"""Maximum number of tasks to store individually. If there are more, pixels are stored unless every task is requested.
+"""
 
 CONTROLS: Final = "controls"
-"""The picture with which people move the window of time."""
 
 
 class Charts(NamedTuple):
-    """Sheets of a page, their pictures, and data and programs that draw them; none where there is nothing to draw."""
+    """Chart sheets for a page, with pictures, data and scripts; empty if there are no data."""
 
     sheets: list[Sheet]
     pictures: Mapping[str, Markup]
     blocks: list[Markup]
     programs: list[str]
     absent: Mapping[str, str]
-    """Titles of charts that could not be drawn, with the reason."""
+    """Titles of charts that could not be drawn, with the reasons."""
 
 
 class Kind(NamedTuple):
-    """A kind of chart: its title, and the function that makes it, whose text says what it shows."""
+    """Title and drawing function of a chart. The function's docstring is the caption."""
 
     title: str
     make: Callable[[Context], Chart]
@@ -77,7 +88,6 @@ class Kind(NamedTuple):
 
 
 def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
-    """Charts of what was measured."""
     start = inputs.value("start")
     stop = max(inputs.value(RUN).stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
@@ -88,14 +98,14 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
     absent: dict[str, str] = {}
     for name, kind in KINDS.items():
         try:
-            refuse_if(stop <= start, "it is not known when the run began and ended")
+            refuse_if(stop <= start, "the start and end of the run are unknown")
             drawn[name] = kind.make(context)
         except NotMeasuredError as reason:
             absent[kind.title] = str(reason)
     if not drawn:
         return Charts([], {}, [], [], absent)
     document = Document()
-    with document.models.freeze():  # each root that is added alone looks through all models
+    with document.models.freeze():  # adding roots one by one would search all models each time
         for chart in drawn.values():
             document.add_root(chart.figure)
     content = {
@@ -116,7 +126,7 @@ def _picture(name: str, chart: Chart) -> Markup:
 
 
 def _sheets(drawn: Mapping[str, Chart]) -> list[Sheet]:
-    """Charts over time in one section, each other one in its own."""
+    """Sheets for the charts. Charts with a time axis share one sheet; every other chart has its own sheet."""
     over_time: list[Sheet] = []
     alone: list[Sheet] = []
     for name, chart in drawn.items():
@@ -129,7 +139,6 @@ def _sheets(drawn: Mapping[str, Chart]) -> list[Sheet]:
 
 @cache
 def bokeh_program() -> str:
-    """The core of BokehJS."""
     file = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
     return file.read_text(encoding="utf-8").replace("\r", "")
 
@@ -138,7 +147,9 @@ def bokeh_program() -> str:
 
 
 def _rates(context: Context) -> Chart:
-    """Bytes requested from storage, spread evenly over each attempt. The dashed line is the number of workers."""
+    """Bytes requested from storage; each attempt's bytes are spread evenly over its duration. The dashed line is the
+    number of workers.
+    """
     requests = context.inputs.value("requests")
     edges, rates = data_rates(requests, context.start, 400)
     scale = bytes_scale(float(rates.max()), "bit/s")
@@ -153,7 +164,6 @@ def _rates(context: Context) -> Chart:
 
 
 def _add_workers(plot: Any, context: Context) -> None:
-    """Add the number of workers, on an axis of its own."""
     found = known(context.inputs, "worker_counts")
     if found is None:
         return
@@ -167,7 +177,9 @@ def _add_workers(plot: Any, context: Context) -> None:
 
 
 def _classes(context: Context) -> Chart:
-    """What the worker threads did; the line is the number of threads. Drag to move in time, hover for details."""
+    """What the worker threads were doing. The line is the number of threads. Faded areas are threads waiting for a core
+    or the GIL. Drag to pan in time; hover for details.
+    """
     ledger: TimeLedger = context.inputs.value("time_ledger")
     lines = ledger.timeline(600)
     edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])
@@ -177,20 +189,48 @@ def _classes(context: Context) -> Chart:
     offered = lines[TOTAL].to_numpy()
     plot = time_figure("classes", context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 260)
     plot.yaxis.ticker = models.BasicTicker(min_interval=1.0)
-    reached = np.cumsum([np.zeros(len(offered)), *threads.values()], axis=0)
-    rows = dict(zip(("nothing", *threads), reached, strict=True)) | {TOTAL: offered}
-    # the last bin twice so that there is an end to its step; floats of 32 bits will do
-    data = {name: np.append(row, row[-1:]).astype(np.float32) for name, row in rows.items()}
-    source = models.ColumnDataSource({"x": context.since_start(edges), **data})
-    for below, name in zip(rows, threads, strict=False):
-        plot.varea_step(x="x", y1=below, y2=name, source=source, step_mode="after", **painted(family_of(name).name))
-    plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5, **painted(INK))
     colours = [family_of(name).name for name in threads]
+    pales = [PALE if name in FOR_CPU else 1.0 for name in threads]
+    source = _stacked(plot, context.since_start(edges), {TOTAL: offered}, list(threads.values()), colours, pales)
+    plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5, **painted(INK))
     return Chart(plot, {"names": list(threads), "colours": colours}, _legend(threads))
 
 
+def _stacked(  # noqa: PLR0917
+    plot: Any,
+    edges: Numbers,
+    others: Mapping[str, Numbers],
+    layers: Sequence[Numbers],
+    colours: Sequence[str],
+    opacities: Sequence[float],
+) -> Any:
+    """Draw stacked steps; return the data source, whose columns are numbered by layer."""
+    reached = np.cumsum([np.zeros(len(edges) - 1), *layers], axis=0)
+    rows = dict(zip(("nothing", *map(str, range(len(layers)))), reached, strict=True), **others)
+    # repeat the last value to end its step; 32-bit floats suffice
+    data = {name: np.append(row, row[-1:]).astype(np.float32) for name, row in rows.items()}
+    source = models.ColumnDataSource({"x": edges, **data})
+    for place, (below, colour, opacity) in enumerate(zip(rows, colours, opacities, strict=False)):
+        look = {"step_mode": "after", "fill_alpha": opacity, **painted(colour)}
+        plot.varea_step(x="x", y1=below, y2=str(place), source=source, **look)
+    return source
+
+
+def _datasets(context: Context) -> Chart:
+    """Number of chunks running at each moment, by dataset. The data rate is shown below."""
+    edges, counts = running_chunks(context.inputs.value("chunk_attempts"), context.start, 200)
+    most = max(float(np.sum(list(counts.values()), axis=0).max()), 1.0)
+    plot = time_figure("datasets", context, "chunks", (0, 1.05 * most), 180)
+    plot.yaxis.ticker = models.BasicTicker(min_interval=1.0)
+    colours = [paint.name for paint in SERIES[: len(counts)]]
+    _stacked(plot, context.since_start(edges), {}, list(counts.values()), colours, [1.0] * len(counts))
+    return Chart(plot, {"names": list(counts), "colours": colours}, dict(zip(counts, colours, strict=True)))
+
+
 def _stream(context: Context) -> Chart:
-    """What each worker thread did. A chunk's task has the colour of the class that took most of it."""
+    """What each worker thread was doing. A chunk's colour shows the work that took most of its time. The longer the
+    chunk waited for a core or the GIL, the more faded it is.
+    """
     tasks, chunks = context.inputs.value("attempts")
     stream = stream_of(tasks, chunks, context.inputs.value("worker_names"))
     single = context.every_task or len(stream.start) <= MOST_TASKS
@@ -200,15 +240,15 @@ def _stream(context: Context) -> Chart:
         **(_tasks(stream, context, tasks, chunks) if single else pixels(stream, context)),
     }
     note = (
-        f"Of {number(len(stream.start))} tasks this page has the sums in pixels: a failure wins its pixel, else what "
-        "took the most time in it. `roastcoffea report --every-task` makes one that has each task."
+        f"Each pixel summarises its share of the {number(len(stream.start))} tasks. It shows a failure if there is "
+        "one; otherwise, it shows what took most of the time. `roastcoffea report --every-task` keeps every task."
     )
     legend = _legend(SHOWN[kind] for kind in np.unique(stream.kind))
     return Chart(_stream_figure(context, len(stream.lanes)), facts, legend, "" if single else note)
 
 
 def _stream_figure(context: Context, lanes: int) -> Any:
-    """Figure that a script fills: with a picture, or with bars where they are few enough to be seen."""
+    """Figure that a script fills with an image or, if there are few tasks, with bars."""
     height = int(np.clip(26 * lanes + 90, 180, 460))
     plot = time_figure("stream", context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height, "box_zoom")
     plot.ygrid.visible = False
@@ -218,8 +258,11 @@ def _stream_figure(context: Context, lanes: int) -> Any:
 
 
 def _tasks(stream: Stream, context: Context, tasks: pa.Table | None, chunks: pa.Table | None) -> dict[str, Any]:
-    """Every task by lane and time: steps in whole units from its begin to its end and on to the next one, and the
-    number of what is known of it, which is its prefix and its chunk's dataset and, where there is room, file.
+    """Every task, ordered by lane and time.
+
+    `steps` contains the intervals between successive starts and stops, in integer units. `kind` encodes a task's class
+    and paleness. `group` is the index of a task's labels: its prefix, its chunk's dataset and, if there is room, the
+    file.
     """
     unit = max((context.stop - context.start) / 4_000_000, 1e-6)
     order = np.lexsort((stream.start, stream.lane))
@@ -240,37 +283,43 @@ def _tasks(stream: Stream, context: Context, tasks: pa.Table | None, chunks: pa.
         "unit": unit,
         "tasks": np.bincount(stream.lane, minlength=len(stream.lanes)).tolist(),
         "steps": np.diff(moments.T.ravel(), prepend=0).tolist(),
-        "kind": stream.kind[order].tolist(),
+        "kind": (stream.kind + len(SHOWN) * stream.pale)[order].tolist(),
         "group": groups.tolist(),
         "groups": [[word for word in row if isinstance(word, str)] for row in words.drop_duplicates().to_numpy()],
     }
 
 
 def pixels(stream: Stream, context: Context) -> dict[str, Any]:
-    """Class of each pixel, and its seconds and all busy seconds in thousandths of what fits into it."""
+    """Class and paleness of each pixel (-1 if idle), with the time in that class and the total busy time.
+
+    Times are in thousandths of a pixel's thread time.
+    """
     rows, columns = min(len(stream.lanes), 400), 800
     found = main_in_pixels(stream, rows, np.linspace(context.start, context.stop, columns + 1))
     lanes = np.bincount(np.arange(len(stream.lanes)) * rows // len(stream.lanes))
     seconds = (context.stop - context.start) / columns
     most, busy = (np.rint(1e3 * np.clip(part / seconds / lanes[:, None], 0, 1)) for part in (found.most, found.busy))
-    parts = {"kind": found.kind, "most": most, "busy": busy}
+    kind = np.where(found.kind == IDLE, -1, found.kind + len(SHOWN) * found.pale)
+    parts = {"kind": kind, "most": most, "busy": busy}
     facts: dict[str, Any] = {"rows": rows, "columns": columns, "seconds": seconds}
     return facts | {name: part.ravel().astype(int).tolist() for name, part in parts.items()}
 
 
 def _legend(classes: Iterable[str]) -> dict[str, str]:
-    """Colours of classes by the label of their family, in the order of families."""
-    found = {family_of(name) for name in classes}
-    return {family.label: family.name for family in FAMILIES if family in found}
+    """Maps family labels to colours, in family order. Pale classes are keyed by their own names."""
+    shown = list(classes)
+    found = {family_of(name) for name in shown if name not in FOR_CPU}
+    pale = ", ".join(name for name in FOR_CPU if name in shown)
+    return {family.label: family.name for family in FAMILIES if family in found} | ({pale: PALED} if pale else {})
 
 
 KINDS: Final[Mapping[str, Kind]] = {
     "classes": Kind("threads by class", _classes, over_time=True),
     "stream": Kind("task stream", _stream, over_time=True),
+    "datasets": Kind("chunks by dataset", _datasets, over_time=True),
     "rates": Kind("data rate and workers", _rates, over_time=True),
     "flame": Kind("flame graph", flame_graph),
     "icicle": Kind("thread time", icicle),
     "points": Kind("chunks", chunk_points),
     "heat": Kind("workers", worker_map),
 }
-"""Charts of a page, in their order."""

@@ -1,4 +1,4 @@
-"""What the page of a run says, section by section."""
+"""Contents of a run's page, section by section."""
 
 from __future__ import annotations
 
@@ -28,41 +28,35 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAST_FIRST: Final = "busy_share"
-"""Column in whose order the least comes first."""
 
 
 class Measured(Protocol):
-    """What the page is made of: a measurement."""
+    """The parts of a measurement that the page needs."""
 
     @property
-    def run(self) -> Run:
-        """The records."""
+    def run(self) -> Run: ...
 
     @property
-    def metrics(self) -> Metrics:
-        """All metrics."""
+    def metrics(self) -> Metrics: ...
 
     @property
-    def problems(self) -> list[str]:
-        """What could not be measured as it should."""
+    def problems(self) -> list[str]: ...
 
-    def table(self, name: str) -> pd.DataFrame:
-        """A table by its name."""
+    def table(self, name: str) -> pd.DataFrame: ...
 
 
 def write_page(measured: Measured, path: Path, *, every_task: bool = False, overwrite: bool = False) -> Path:
-    """Write the page of a run to a file, whole or not at all; give its path.
+    """Write a run's page atomically, and return its path.
 
     Raises
     ------
     MeasurementError
-        If something is there already, or it cannot be written.
+        If the file exists or cannot be written.
     """
     return folders.write_page(path, partial(page_of, measured, every_task=every_task), overwrite=overwrite)
 
 
 def page_of(measured: Measured, *, every_task: bool = False) -> str:
-    """The page of a run: the first look, pictures, and all tables, folded."""
     drawn = charts(inputs_of(measured), every_task=every_task)
     absent = dict(drawn.absent)
     details = []
@@ -85,7 +79,10 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
 
 
 def _filled(sheet: Sheet, title: str, absent: dict[str, str]) -> Sheet | None:
-    """A sheet without its empty parts; None where nothing is left. Reasons of what was not measured go to `absent`."""
+    """Remove the empty parts of a sheet; return None if nothing is left.
+
+    The reasons for missing data are added to `absent`.
+    """
     name = f"{title}, {sheet.title}" if sheet.title not in ("", title) else title
     reason = reason_in(sheet)
     if reason is not None:
@@ -98,11 +95,10 @@ def _filled(sheet: Sheet, title: str, absent: dict[str, str]) -> Sheet | None:
 
 
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
-    """Both ledgers beside each other; the reason where there is none."""
     metrics = measured.metrics
     (time,) = own_sheets(metrics, "time_ledger") or [not_measured(metrics.missing["time_ledger"])]
     requested, *advice = own_sheets(metrics, "byte_ledger") or [not_measured(metrics.missing["byte_ledger"])]
-    time = replace(time, title="worker threads x time", bars=())  # the first look has them
+    time = replace(time, title="worker threads x time", bars=())  # the first look shows the bars
     requested = replace(requested, title="bytes requested from storage", parts=advice, bars=())
     yield Sheet(beside=True, parts=[time, requested])
 
@@ -115,14 +111,12 @@ def _datasets(measured: Measured) -> Iterator[Sheet]:
 
 
 def _central(measured: Measured) -> Iterator[Sheet]:
-    """Scheduler and client side by side, and merges by level."""
     scheduler, client, *merges = central(measured.metrics)
     yield Sheet(beside=True, parts=[scheduler, client])
     yield from merges
 
 
 def _jobs(measured: Measured) -> Iterator[Sheet]:
-    """Batch jobs and what they were charged, where there are any."""
     charged = allocation(measured.metrics)
     yield from charged
     if charged:
@@ -130,7 +124,6 @@ def _jobs(measured: Measured) -> Iterator[Sheet]:
 
 
 def _custom(measured: Measured) -> Iterator[Sheet]:
-    """Values that the user recorded, where there are any."""
     if len(measured.table("custom")):
         yield _table(measured, "custom", "recorded values", "", "")
 
@@ -140,12 +133,11 @@ def _problems(measured: Measured) -> Iterator[Sheet]:
 
 
 def _profile(measured: Measured) -> Iterator[Sheet]:
-    """Lines of code that took the time of process(): what the flame graph shows, as a table."""
     yield from (replace(sheet, title="") for sheet in profile_of(measured.metrics).sheets())
 
 
 def _metrics(measured: Measured) -> Iterator[Sheet]:
-    """Every metric with its value, as exact as it is to sort by; and why others are missing."""
+    """Every available metric with its exact value for sorting, and the reasons why the rest are missing."""
     metrics, table = measured.metrics, metrics_table(measured.metrics)
     rows = [
         (name, amount_of(metrics, name), *(str(word or "").partition("\n")[0] for word in words))
@@ -170,7 +162,7 @@ def _environment(measured: Measured) -> Iterator[Sheet]:
 
 
 def _hosts(hosts: Sequence[Host]) -> Sheet:
-    """What could be used of each host, and what the whole machine has where that is more."""
+    """Resources available on each host, and the machine's totals where they are higher."""
     rows = [(host.name, host.cores, host.memory, host.node_cores, host.node_memory) for host in hosts]
     limited = any(whole not in (None, part) for row in rows for part, whole in zip(row[1:3], row[3:], strict=True))
     shown = len(HOST_COLUMNS) if limited else 3
@@ -178,9 +170,9 @@ def _hosts(hosts: Sequence[Host]) -> Sheet:
 
 
 OF_HOST: Final = columns(None, "host") + columns(COUNT, "cores") + columns(BYTE, "memory")
-HOST_COLUMNS: Final = OF_HOST + columns(COUNT, "cores of the machine") + columns(BYTE, "memory of the machine")
+HOST_COLUMNS: Final = OF_HOST + columns(COUNT, "machine cores") + columns(BYTE, "machine memory")
 OF_CALL: Final = columns(None, "processor", "executor", "outcome") + columns(SECOND, "time") + columns(COUNT, "chunks")
-CALL_COLUMNS: Final = (*OF_CALL, Column("options"), Column("fileset", meaning="equal for equal input"))
+CALL_COLUMNS: Final = (*OF_CALL, Column("options"), Column("fileset", meaning="identical for identical input"))
 
 
 def _call(call: RunnerCall) -> Sequence[Cell]:
@@ -194,22 +186,22 @@ Parts = Callable[[Measured], Iterable[Sheet]]
 
 
 def _tables(*tables: tuple[str, str, str, str]) -> Parts:
-    """Tables with what their rows are, their titles, and the columns that order them."""
+    """Section of tables. Each table is specified by its name, the noun for its rows, its title and its sort column."""
     return lambda measured: (_table(measured, *table) for table in tables)
 
 
 def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
-    """A table of the measurement, in the order of a column, without what is zero in a ledger."""
+    """Sorted table from the measurement. In ledgers, rows and columns that contain only zeros are dropped."""
     whole = measured.table(name)
     frame = whole.copy(deep=False)
-    frame.attrs = {}  # pandas copies them with each column
+    frame.attrs = {}  # pandas would copy attrs with each column
     if "_by_" in name:
         frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
         frame = frame[~frame[TOTAL].eq(0)]
     if name == "endpoints":
-        frame = frame.dropna(axis="columns", how="all")  # protocols differ in what they tell
+        frame = frame.dropna(axis="columns", how="all")  # drop columns not reported for any protocol
     if name == "worker_balance":
-        frame = frame.assign(**{"address of the worker": frame["worker"]})
+        frame = frame.assign(**{"worker address": frame["worker"]})
     if {"worker", "address", "host"} & {*frame}:
         frame = _with_names(frame, known_names(measured.metrics.evaluator))
     if by in frame.columns:
@@ -219,7 +211,6 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
 
 
 def _with_names(frame: pd.DataFrame, names: Names) -> pd.DataFrame:
-    """A table with workers and hosts by name."""
     for column, known in (("worker", names.workers), ("address", names.workers), ("host", names.hosts)):
         if column in frame:
             frame = frame.assign(**{column: frame[column].map(lambda one, known=known: known.get(one, one))})
@@ -234,6 +225,9 @@ SECTIONS: Final[Mapping[str, Parts]] = {
         ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL),
         ("endpoints", "servers", "servers", "bytes_requested"),
     ),
+    "files written": _tables(
+        ("outputs", "servers and kinds", "", "bytes_written"), ("write_ledger_by_file", "files", "by file", TOTAL)
+    ),
     "branches": _tables(
         ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")
     ),
@@ -245,6 +239,7 @@ SECTIONS: Final[Mapping[str, Parts]] = {
         ("time_ledger_by_worker", "workers", "thread time", TOTAL),
         ("stragglers", "stragglers", "stragglers", ""),
     ),
+    "requested workers": _tables(("arrivals", "requested workers", "", "requested")),
     "scheduler and client": _central,
     "batch jobs": _jobs,
     "failed work": _tables(
@@ -256,4 +251,3 @@ SECTIONS: Final[Mapping[str, Parts]] = {
     "environment": _environment,
     "metrics": _metrics,
 }
-"""Tables of the page, folded."""

@@ -1,4 +1,4 @@
-"""Figures in the colours of the page, and those that are not over time: chunks as points, and the map of workers."""
+"""Figures in page colours, and the charts of chunks and workers."""
 
 from __future__ import annotations
 
@@ -18,63 +18,64 @@ from roastcoffea.metrics.phases import COMPUTING, FAMILY_OF, IDLING, TROUBLE, Fa
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.tables import known
-from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
+from roastcoffea.units import SECOND, SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.distributions import Stream, stream_of
 from roastcoffea.visualization.inputs import busy_in_pixels
 
 MILLISECONDS: Final = 1e3
 INK: Final = "ink"
 QUIET: Final = "quiet"
+PALE: Final = 0.55
+"""Opacity of pale colours. shapes.js uses the same value."""
+
+PALED: Final = f"color-mix(in srgb, var(--rc-{TROUBLE.name}) {100 * PALE:.0f}%, var(--paper))"
+"""Colour of time spent waiting for a core or the GIL."""
 
 
 class Chart(NamedTuple):
-    """A figure, what scripts draw in it, and its legend."""
+    """A figure, the data that scripts draw in it, and its legend."""
 
     figure: Any
     facts: Mapping[str, Any]
     legend: Mapping[str, str] = {}
-    """Names of colours by what they stand for."""
     note: str = ""
 
 
 class Context(NamedTuple):
-    """What all charts of a page have in common."""
-
     inputs: Evaluator
     start: float
     stop: float
     window: Any
-    """The range of time that all figures over time show; people move it."""
+    """Time range shared by all figures with a time axis. Users can move it."""
 
     every_task: bool
 
     def since_start(self, moments: Numbers) -> Numbers:
-        """Moments in milliseconds since the run began."""
+        """Convert times to milliseconds since the run began."""
         return (moments - self.start) * MILLISECONDS
 
 
 def family_of(name: str) -> Family:
-    """Family of a class of a ledger."""
     return FAMILY_OF.get(name, IDLING)
 
 
 def variable(colour: str) -> str:
-    """A colour by its name as CSS has it: that of a family, ink, or quiet ink."""
-    return f"var(--{colour})" if colour in {INK, QUIET} else f"var(--rc-{colour})"
+    """CSS for a family's colour, `INK`, `QUIET` or `PALED`."""
+    return colour if colour == PALED else f"var(--{colour})" if colour in {INK, QUIET} else f"var(--rc-{colour})"
 
 
 def painted(colour: str) -> dict[str, str]:
-    """Arguments of a glyph by which scripts paint it in a colour of the page, in light and in dark."""
+    """Arguments for a glyph that scripts paint in the page's colours, light or dark."""
     return {"name": f"paint-{colour}"}
 
 
 def own_figure(name: str, pixels: int, **options: Any) -> Any:
-    """Figure as wide as the page, whose grid and axes suit any ground."""
+    """Figure as wide as the page, with a grid and axes that suit any background."""
     look: dict[str, Any] = {
         "sizing_mode": "stretch_width",
         "output_backend": "canvas",
-        "min_border_left": 100,  # charts.js has it as well
-        "min_border_right": 100,  # each has as much, so that moments are above each other
+        "min_border_left": 100,  # charts.js uses the same value; equal margins align the time axes
+        "min_border_right": 100,
         "lod_threshold": None,
         "toolbar_location": None,
         "tools": [],
@@ -91,37 +92,46 @@ def own_figure(name: str, pixels: int, **options: Any) -> Any:
 def time_figure(  # noqa: PLR0917
     name: str, context: Context, label: str, heights: tuple[float, float], pixels: int, zoom: str = "xbox_zoom"
 ) -> Any:
-    """Figure over time."""
+    length = context.stop - context.start
+    has_durations = hasattr(models, "TimedeltaTickFormatter")  # available since Bokeh 3.8
     plot = own_figure(
         name,
         pixels,
         x_range=context.window,
         y_range=models.Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
-        x_axis_type="timedelta",
+        x_axis_type="timedelta" if has_durations else "datetime" if length < SECONDS_PER_DAY else "linear",
         y_axis_label=label,
         toolbar_location="above",
         tools=["xpan", zoom, "xwheel_zoom", "reset"],
         active_drag="xpan",
-        active_scroll=None,  # else the wheel would no longer move the page
+        active_scroll=None,  # otherwise, the mouse wheel would not scroll the page
     )
-    length = context.stop - context.start
-    hours = "%h h " if length >= SECONDS_PER_HOUR else ""
-    seconds = "%s" if length < SECONDS_PER_MINUTE else f"{hours}%{'M' if hours else 'm'} min %S"
-    minutes = f"{hours}%{'M' if hours else 'm'} min"
-    forms: dict[str, Any] = {"microseconds": f"{seconds}.%MS%US s", "milliseconds": f"{seconds}.%MS s"}
-    forms |= dict.fromkeys(("seconds", "minsec"), f"{seconds} s") | dict.fromkeys(("minutes", "hourmin"), minutes)
-    plot.xaxis.formatter = models.TimedeltaTickFormatter(**forms, hours="%h h", days="%d days")
+    # short, so that labels on narrow screens do not overlap
+    unit, clock = (" s", "%s") if length < SECONDS_PER_MINUTE else ("", "%m:%S")
+    if length >= SECONDS_PER_HOUR:
+        clock = "%h:%M:%S"
+    forms: dict[str, Any] = {"microseconds": f"{clock}.%MS%US{unit}", "milliseconds": f"{clock}.%MS{unit}"}
+    forms |= dict.fromkeys(("seconds", "minsec", "minutes", "hourmin", "hours"), f"{clock}{unit}")
+    forms |= {"days": "%d days"}
+    if has_durations:
+        plot.xaxis.formatter = models.TimedeltaTickFormatter(**forms)
+    elif length < SECONDS_PER_DAY:  # times of day represent elapsed times
+        formats = {name: form.replace("%MS", "%3N").replace("%US", "") for name, form in forms.items()}
+        formats = {name: form.replace("%m", "%M").replace("%h", "%H") for name, form in formats.items()}
+        formats["days"] = "0 s"
+        plot.xaxis.formatter = models.DatetimeTickFormatter(**formats)
+    else:
+        plot.xaxis.formatter = models.PrintfTickFormatter(format="%.0f ms")
     return plot
 
 
 def dress(axis: Any) -> None:
-    """Have an axis look as all do."""
     axis.axis_label_text_font_style = "normal"
     axis.minor_tick_line_color = None
 
 
 def drawn_by_script(glyph: Callable[..., Any], name: str, columns: Sequence[str], **look: Any) -> None:
-    """Add glyphs whose places, in these columns, and colours a script fills in."""
+    """Add glyphs whose colours and positions (in these columns) are set by a script."""
     source = models.ColumnDataSource({column: [] for column in (*columns, "colour")}, name=name)
     glyph(source=source, **{column: column for column in columns}, **look)
 
@@ -130,7 +140,7 @@ EDGES: Final = ("left", "right", "top", "bottom")
 
 
 def raster(plot: Any, name: str) -> None:
-    """Have a script draw a picture in a figure whose rows have no ticks."""
+    """Let a script draw an image in a figure. The y axis gets no ticks."""
     plot.yaxis.ticker = models.FixedTicker(ticks=[])
     drawn_by_script(plot.image_rgba, name, ("image", "x", "y", "dw", "dh"))
 
@@ -138,19 +148,19 @@ def raster(plot: Any, name: str) -> None:
 # Chunks
 
 MOST_POINTS: Final = 3000
-"""Chunks that are drawn one by one; of more, as many, evenly chosen, and all outliers."""
+"""Maximum number of chunks to draw of each kind. If there are more, they are sampled evenly."""
 
 
 def chunk_points(context: Context) -> Chart:
-    """Duration of each chunk against its events. Triangles are outliers: they took much longer than their events,
-    bytes, file and worker predict. Diamonds are chunks of slow workers.
+    """Duration of each chunk against its number of events. Triangles mark outliers, which took much longer than
+    predicted for their size, file and worker. Diamonds mark chunks on slow workers.
     """
     inputs = context.inputs
     chunks = inputs.value("chunk_attempts")
     names = ["id", "events", "wall_seconds", "dataset", "file", "entry_start", "entry_stop", "worker", "outcome"]
     frame = chunks.select(names).to_pandas().dropna(subset=["events", "wall_seconds"])
     frame = frame[frame["outcome"] == OK].fillna(dict.fromkeys(("dataset", "file", "worker"), ""))
-    refuse_if(frame.empty, "of no chunk both events and duration are known")
+    refuse_if(frame.empty, "no chunk has both events and a duration")
     late = _pairs(known(inputs, "stragglers"), "id", "expected_seconds")
     is_late, on_slow = frame["id"].isin(late), frame["worker"].isin(list(known(inputs, "slow_workers") or ()))
     plot = own_figure(
@@ -158,13 +168,13 @@ def chunk_points(context: Context) -> Chart:
         300,
         x_range=models.Range1d(start=0, end=1.06 * max(float(frame["events"].max()), 1.0)),
         y_range=models.Range1d(start=0, end=1.08 * max(float(frame["wall_seconds"].max()), 1e-6)),
-        x_axis_label="events of the chunk",
+        x_axis_label="events in the chunk",
         y_axis_label="duration (s)",
         tools=["pan", "box_zoom", "reset"],
         toolbar_location="above",
     )
     plot.xaxis.formatter = models.NumeralTickFormatter(format="0,0")
-    plot.xaxis.ticker.desired_num_ticks = 4  # on narrow screens more would run into each other
+    plot.xaxis.ticker.desired_num_ticks = 4  # more ticks would overlap on narrow screens
     workers, tips, drawn = known_names(inputs).workers, {}, 0
     kinds = {
         "usual": (~is_late & ~on_slow, COMPUTING, "circle", 6),
@@ -180,17 +190,16 @@ def chunk_points(context: Context) -> Chart:
         look: Any = {"marker": marker, "size": size, "line_width": 0, "fill_alpha": 0.75}
         plot.scatter(x="x", y="y", source=source, **look, **painted(family.name))
         drawn += len(rows)
-    note = "" if drawn == len(frame) else f"{number(drawn)} of {number(len(frame))} chunks are drawn, evenly chosen."
+    note = "" if drawn == len(frame) else f"{number(drawn)} of {number(len(frame))} chunks are drawn, sampled evenly."
     return Chart(plot, tips, note=note)
 
 
 def _pairs(table: pa.Table | None, key: str, value: str) -> dict[Any, Any]:
-    """Values by key; none where there is no table."""
     return {} if table is None else dict(zip(table[key].to_pylist(), table[value].to_pylist(), strict=True))
 
 
 def _told(row: Any, late: Mapping[int, float], workers: Mapping[str, str]) -> list[str]:
-    """What the pointer tells of a chunk."""
+    """Lines of a chunk's tooltip."""
     expected = f", expected {SECOND.text(late[row.id])}" if row.id in late else ""
     first, last = row.entry_start, row.entry_stop
     entries = f", entries {number(int(first))} to {number(int(last))}" if pd.notna(first) and pd.notna(last) else ""
@@ -209,8 +218,8 @@ COLUMNS: Final = 200
 
 
 def worker_map(context: Context) -> Chart:
-    """Threads, cores and memory of each worker in use over time; the strongest colour is 100 %. "2 x" after a name
-    means that the worker is twice as slow as the others.
+    """Threads, CPU and memory used by each worker over time. Full colour means 100 %. "x2" after a name marks a worker
+    that takes twice as long as the others.
     """
     inputs, length = context.inputs, context.stop - context.start
     tasks, chunks = inputs.value("attempts")
@@ -219,7 +228,7 @@ def worker_map(context: Context) -> Chart:
     rows = min(len(workers), MOST_ROWS)
     row_of = np.arange(len(workers)) * rows // len(workers)
     measures = {"threads with a task": _busy(stream, workers, context)} | _sampled(context, workers)
-    # means of the workers that share a row
+    # mean of the workers that share a row
     maps = {name: pd.DataFrame(values).groupby(row_of).mean().clip(0, 1) for name, values in measures.items()}
     plot = own_figure(
         "heat",
@@ -247,7 +256,6 @@ def worker_map(context: Context) -> Chart:
 
 
 def _busy(stream: Stream, workers: Sequence[str], context: Context) -> Numbers:
-    """Share of the threads of each worker that had a task."""
     place = {worker: number for number, worker in enumerate(workers)}
     of_lane = np.array([place[worker] for worker in stream.lanes])
     edges = np.linspace(context.start, context.stop, COLUMNS + 1)
@@ -256,7 +264,7 @@ def _busy(stream: Stream, workers: Sequence[str], context: Context) -> Numbers:
 
 
 def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
-    """CPU of each thread and share of the memory, each held from one report of its worker to the next."""
+    """CPU use per thread and memory share. Each value holds until the worker's next report."""
     samples = known(context.inputs, "worker_samples")
     if samples is None:
         return {}
@@ -271,7 +279,7 @@ def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
     grid = (
         frame.assign(CPU=frame["cpu_percent"] / 100 / of_worker, memory=frame["memory"] / limit.where(limit > 0))
         .astype({"CPU": float, "memory": float})
-        .groupby(["worker", bins.clip(upper=COLUMNS - 1)])[["CPU", "memory"]]  # the last report comes at the end
+        .groupby(["worker", bins.clip(upper=COLUMNS - 1)])[["CPU", "memory"]]  # a report may arrive at the very end
         .last()
         .unstack()
         .reindex(workers)

@@ -1,7 +1,7 @@
-"""The frame of pages: head, style and policy, sections, and tables that sort and filter.
+"""Page template: head, style, content security policy, sections and sortable tables.
 
-A page is one file that loads nothing. Scripts run by their hash alone; text from data is escaped, here for what
-stands in the page, and in its scripts by never being anything but text. Without scripts tables show their first rows.
+A page is a single file that loads no other resources. The policy allows scripts only by hash. Text from the data is
+escaped in the page, and scripts insert it only as text. If scripts are disabled, tables show only their first rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.resources import files
 
 from markupsafe import Markup
 
-from roastcoffea.metrics.phases import FAMILIES
+from roastcoffea.metrics.phases import FAMILIES, SERIES
 from roastcoffea.report.first_look import Digest, cards_of
 from roastcoffea.report.glossary import linked
 from roastcoffea.sheets.markup import rendered
@@ -37,28 +37,28 @@ def page(
     scripts: Sequence[str] = (),
     style: str = "",
 ) -> str:
-    """A whole page.
+    """Render a whole page.
 
     Parameters
     ----------
     heading
-        Title of the page, or that with facts below it.
+        Page title, optionally with details below it.
     sections
-        What the page's list of contents leads to; one without a title belongs to the one before.
+        Sections listed in the contents. A section without a title belongs to the previous one.
     look
-        The first screen, in place of the heading's facts.
+        First look, which replaces the heading's details.
     anchors
-        Parts of the page that it may lead to.
+        Anchors that the first look may link to.
     details
-        Sheets that are folded until somebody wants to see them, below all others.
+        Sheets at the end of the page, initially collapsed.
     drawn
-        Pictures of the sheets by name.
+        Pictures in the sheets, by name.
     blocks
-        Data for scripts.
+        Data blocks that scripts read.
     scripts
-        Programs that run after those of the frame, one after the other.
+        Scripts to run, in order, after the template's own scripts.
     style
-        Rules of CSS beside those of the frame.
+        Additional CSS rules.
     """
     programs = (asset("frame.js"), asset("tables.js"), *scripts)
     heading = heading if isinstance(heading, Heading) else Heading(title=heading)
@@ -88,17 +88,17 @@ def page(
         style=_style(tab) + Markup(style),
         packed=_packed_rows,
         linked=linked,
-        longest_word=40,  # beyond it a cell may go over several lines; tables.js has it as well
+        longest_word=40,  # longer cells may wrap; tables.js uses the same value
     )
 
 
 def packed_block(name: str, content: bytes) -> Markup:
-    """Bytes for scripts, compressed; there `unpacked(element)` gives them."""
+    """Compressed data that scripts read with `unpacked(element)`."""
     return rendered("block.html", name=name, content=_packed(content))
 
 
 def _packed_rows(rows: Iterable[Iterable[Shown]]) -> str:
-    """Rows that only scripts show: lists of texts, and of what they are sorted by."""
+    """Compressed table rows, shown only by scripts. Each cell is a string and a sort key."""
     return _packed(json.dumps([[(cell.text, cell.value) for cell in row] for row in rows]).encode())
 
 
@@ -108,34 +108,32 @@ def _packed(content: bytes) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Text of a file beside this one."""
     return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _style(name: str) -> Markup:
-    """Style in light, and in dark where the system or the reader prefers that; paper is light, and has a name."""
-    dark = f"{asset('dark.css')} {palette(FAMILIES, 'dark')}"
+    """Page style. It is dark if the system or the user prefers dark, and light otherwise and in print."""
+    paints = (*FAMILIES, *SERIES)
+    dark = f"{asset('dark.css')} {palette(paints, 'dark')}"
     preferred = f"@media (prefers-color-scheme: dark) {{ :root:not([data-scheme=light]) {{ {dark} }} }}"
     screen = f"@media screen {{ {preferred} :root[data-scheme=dark] {{ {dark} }} }}"
-    # letters and digits as they are, all else by number
+    # escape everything but letters and digits
     text = "".join(sign if sign.isascii() and sign.isalnum() else f"\\{ord(sign):x} " for sign in name)
     paper = f'@page {{ margin: 14mm 12mm; @bottom-left {{ content: "{text}"; font: 8pt sans-serif }} }}'
-    light = f":root {{ {palette(FAMILIES, 'light')} }}"
+    light = f":root {{ {palette(paints, 'light')} }}"
     return Markup(f"{light} {asset('frame.css')}{rendered('first_look.css')}\n{screen}{paper}")
 
 
 def _hash(program: str) -> str:
-    """Source of a policy that lets a program run, and no other."""
+    """Policy source expression that allows only this script."""
     if re.search(r"\r|</script|<!--", program, re.IGNORECASE):
-        raise ValueError("a program in a page has no carriage return, no </script and no <!--: each would change it")
+        raise ValueError("a script in a page cannot contain a carriage return, </script or <!--: each would change it")
     return f"'sha256-{base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()}'"
 
 
 def fold_anchor(title: str) -> str:
-    """Anchor of a folded part of the page."""
     return f"tables-{anchor(title)}"
 
 
 def anchor(title: str, place: int = 0) -> str:
-    """Anchor of a part of the page."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or f"part-{place}"

@@ -1,4 +1,4 @@
-"""Trees of thread time as boxes below each other: the flame graph of process(), and the run by dataset, file, phase."""
+"""Thread time as nested boxes: a flame graph of process(), and the run by dataset."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from roastcoffea.metrics.phases import (
     STARTUP,
     TIME_NAMES,
     TOTAL,
+    TROUBLE,
     Phase,
     phases_of,
 )
@@ -34,15 +35,16 @@ from roastcoffea.records.chunks import OK
 from roastcoffea.report.page.figures import EDGES, Chart, Context, drawn_by_script, family_of, own_figure
 from roastcoffea.report.tables import known
 from roastcoffea.units import FRACTION, SECOND, counted
+from roastcoffea.visualization.distributions import FOR_CPU
 
 SMALLEST: Final = 5e-4
-"""Share of the whole that a box has at least."""
+"""Minimum share of the total for a box to be drawn."""
 
 MOST_SEPARATE: Final = 40
-"""Datasets, and files of each, that have boxes of their own."""
+"""Maximum number of datasets, and of files per dataset, that get their own boxes."""
 
 OUTSIDE: Final = tuple(name for name in BUSY if name not in {*COLUMNS_OF, STARTUP, OVERHEAD})
-"""Classes that hold entire attempts."""
+"""Ledger classes that consist of entire attempts."""
 
 ROW: Final = 21
 """Height of a box in pixels."""
@@ -50,12 +52,12 @@ ROW: Final = 21
 
 @dataclass(slots=True)
 class Box:
-    """A part of the time, and what it consists of; it is at least as long as all that is in it."""
+    """A part of the thread time, at least as long as its children combined."""
 
     name: str
     seconds: float
     paint: str
-    """Name of its family; empty for that of most of its parts."""
+    """Name of the box's family. If empty, `main_paint` chooses a family from the children."""
     children: list[Box] = field(default_factory=list)
     notes: Sequence[str] = ()
     pale: bool = False
@@ -66,22 +68,23 @@ class Box:
 
 
 def main_paint(boxes: Iterable[Box]) -> str:
-    """Family that most of the time of boxes is of."""
+    """Family that accounts for most of the boxes' time. Pale boxes are considered only if there are no others."""
     sums: dict[str, float] = defaultdict(float)
     for box in boxes:
-        sums[box.paint] += box.seconds
+        sums[box.paint] += box.seconds * (1e-9 if box.pale else 1.0)
     return max(sums, key=sums.__getitem__, default=IDLING.name)
 
 
 def flame_graph(context: Context) -> Chart:
-    """Functions that took the time of process(), each above what it calls; click one to zoom in, the top one to go
-    back. A frame has the colour of what took most of its time. Strong colours are your own code, pale ones libraries.
+    """Functions in which process() spent its time, each drawn above the functions it calls. A frame's colour shows what
+    took most of its time, ignoring CPU contention. Full colours mark your own code; faded colours mark libraries. Click
+    a frame to zoom in, or the top frame to zoom out.
     """
     profile = context.inputs.value("profile")
     refuse_if(not profile.stacks, "no chunk was in process() when its thread was sampled")
     root = profile.tree()
     first = root.children[0].place if root.children else root.place
-    note = f"{counted(root.samples, 'sample')} of {SECOND.text(root.seconds)}."
+    note = f"{counted(root.samples, 'sample')}, covering {SECOND.text(root.seconds)} of thread time."
     chart = _chart("flame", {"functions": _of_frame(root, first, root.seconds, 30)}, "process() by function")
     used = set(chart.facts["trees"][0]["paint"])
     return chart._replace(legend={one.label: one.name for one in FAMILIES if one.name in used}, note=note)
@@ -90,30 +93,30 @@ def flame_graph(context: Context) -> Chart:
 def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bool = False) -> Box:
     children = [child for child in frame.children if child.seconds >= SMALLEST * whole] if depth else []
     place, functions = frame.place, Counter(child.place.function for child in children)
+    work = frame.families | {TROUBLE: frame.families.get(TROUBLE, 0.0) - frame.states["contention"]}
     states = [f"{SECOND.text(frame.states[state])} {WORDS[state]}" for state in ALL_STATES if frame.states[state] > 0]
     where = [f"{place.file}:{place.line}"] if place.file else []
     return Box(
         f"{place.function}:{place.line}" if numbered else place.function,
         frame.seconds,
-        max(frame.families, key=frame.families.__getitem__).name,
+        max(work, key=work.__getitem__).name,
         [_of_frame(child, first, whole, depth - 1, functions[child.place.function] > 1) for child in children],
-        [*where, f"in itself {SECOND.text(frame.self_seconds)}", ", ".join(states)],
+        [*where, f"self time {SECOND.text(frame.self_seconds)}", ", ".join(states)],
         pale=bool(place.file) and not is_own(place, first),
     )
 
 
 Key = tuple[str, str]
-"""Dataset and file."""
 
 Rows = Mapping[Key, list[dict[str, Any]]]
 Parts = Callable[[Key, Mapping[Phase, float]], list[Box]]
-"""What a file consists of, by the seconds of its phases."""
+"""Function that divides a file into boxes, given the time spent in each of its phases."""
 
 
 def icicle(context: Context) -> Chart:
-    """Thread time of the run by dataset, file, and phase and branch, or section. Idle time and time of no dataset
-    have parts of their own. Pale sections waited more than they computed. Click a part to zoom in, the top
-    one to go back.
+    """Thread time by dataset and file, then by phase and branch, or by section. Idle time and time that belongs to no
+    dataset are shown separately. Faded boxes show time spent waiting for a core or the GIL, or sections
+    that waited longer than they computed. Click a box to zoom in, or the top box to zoom out.
     """
     inputs = context.inputs
     chunks = with_outcome(inputs.value("chunk_attempts"), (OK,))
@@ -131,18 +134,16 @@ def icicle(context: Context) -> Chart:
         def within(key: Key, seconds: Mapping[Phase, float]) -> list[Box]:
             return _within_sections(sections.get(key, []), sum(seconds.values()))
 
-        # sections may take longer than the phases, which makes any file larger
+        # sections may add up to more than the phases; the file's box then becomes larger
         trees["sections"] = _run(_datasets(chunks, within, len(chunks)), ledger)
     return _chart("icicle", trees, "thread time by dataset and file")
 
 
 def _run(datasets: list[Box], ledger: Any) -> Box:
-    """The whole run: datasets, and what the ledger has beside them."""
     if ledger is None:
         return Box("run", 0.0, IDLING.name, _largest(datasets, "dataset"))
     rows = ledger.by("dataset")
     whole = [_completed(box, rows.loc[box.name]) if box.name in rows.index else box for box in datasets]
-    # classes of no dataset
     rest = rows[rows.index.isna()].sum()
     classes = [(name, float(rest.get(name, 0.0))) for name in TIME_NAMES if name != RESIDUAL]
     others = [Box(name, seconds, family_of(name).name) for name, seconds in classes if seconds > 0]
@@ -150,18 +151,21 @@ def _run(datasets: list[Box], ledger: Any) -> Box:
 
 
 def _completed(box: Box, row: Any) -> Box:
-    """A dataset with what the ledger has beyond its chunks: other tasks, failed attempts, start-up, task overhead."""
+    """Add the dataset's time outside chunks, such as failed attempts and task overhead."""
     rest, more = float(row[TOTAL]) - sum(child.seconds for child in box.children), []
     for name in OUTSIDE:
         seconds = max(min(float(row.get(name, 0.0)), rest), 0.0)
         more.append(Box(name, seconds, family_of(name).name))
         rest -= seconds
-    more.append(Box("around the chunks", rest, family_of(OVERHEAD).name))
+    more.append(Box("outside the chunks", rest, family_of(OVERHEAD).name))
     return Box(box.name, 0.0, box.paint, [*box.children, *(part for part in more if part.seconds > 0)])
 
 
 def _datasets(chunks: pa.Table, parts: Parts, separate: int) -> list[Box]:
-    """Datasets with their files, so many of which have parts: of a hundred thousand they would take a minute."""
+    """Boxes for datasets and their files. Only the `separate` largest files in each dataset are subdivided.
+
+    Splitting a hundred thousand files would take a minute.
+    """
     phases = phases_of(chunks)
     columns = [phase.column for phase in phases]
     sums = chunks.group_by(["dataset", "file"]).aggregate([("id", "count"), *((name, "sum") for name in columns)])
@@ -185,7 +189,6 @@ def _datasets(chunks: pa.Table, parts: Parts, separate: int) -> list[Box]:
 
 
 def _largest(boxes: list[Box], thing: str) -> list[Box]:
-    """The largest of these things, and one box for all others."""
     boxes = sorted(boxes, key=lambda box: -box.seconds)
     least = SMALLEST * sum(box.seconds for box in boxes)
     shown = [box for box in boxes[:MOST_SEPARATE] if box.seconds >= least]
@@ -203,7 +206,7 @@ def _by_file(rows: Iterable[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
 
 
 def _sections(sections: pa.Table | None, chunks: pa.Table) -> Rows:
-    """Sections of each file, over these chunks; outer ones before those in them."""
+    """Sections in each file, summed over these chunks, with outer sections first."""
     if sections is None:
         return {}
     rows = places(sections["chunk"], chunks["id"].combine_chunks())
@@ -215,35 +218,33 @@ def _sections(sections: pa.Table | None, chunks: pa.Table) -> Rows:
 
 
 def _within_sections(sections: Iterable[Mapping[str, Any]], seconds: float) -> list[Box]:
-    """Sections of a file, those in others below them, and the rest of its time."""
     inner: dict[str, list[Box]] = defaultdict(list)
-    for row in reversed(list(sections)):  # what is in a section comes before it
+    for row in reversed(list(sections)):  # an inner section is recorded before its outer section
         outer, _, name = row["name"].rpartition("/")
         wall, cpu = row["wall_seconds_sum"] or 0.0, row["cpu_seconds_sum"]
-        notes = [] if cpu is None else [f"of it CPU {SECOND.text(cpu)}"]
+        notes = [] if cpu is None else [f"CPU {SECOND.text(cpu)}"]
         waits = cpu is not None and cpu < wall / 2
         inner[outer].append(Box(name, wall, COMPUTING.name, inner.pop(row["name"], []), notes, waits))
-    # of a section that was left open, what is in it stands alone
+    # sections inside a section that was left open become top-level sections
     top = [box for boxes in inner.values() for box in boxes]
     rest = seconds - sum(box.seconds for box in top)
-    return [*top, *([Box("outside of sections", rest, IDLING.name, pale=True)] if rest > 0 else [])]
+    return [*top, *([Box("outside sections", rest, IDLING.name, pale=True)] if rest > 0 else [])]
 
 
 def _phase(phase: Phase, seconds: float, branches: Iterable[Mapping[str, Any]]) -> Box:
-    """A phase of a file, with the branches that it went into where these are known."""
     paint = family_of(phase.time_class).name
     rows = sorted(((row.get(phase.column) or 0.0, str(row["branch"])) for row in branches), reverse=True)
     children = [Box(name, spent, paint) for spent, name in rows[:12] if spent > 0]
-    # branches that were read at the same time have more time than there was
+    # branches read at the same time add up to more than the elapsed time
     too_long = sum(child.seconds for child in children) > seconds * (1 + 1e-3)
-    return Box(phase.name, seconds, paint, [] if too_long else children)
+    return Box(phase.name, seconds, paint, [] if too_long else children, pale=phase.time_class in FOR_CPU)
 
 
 # Drawing
 
 
 def _chart(name: str, trees: Mapping[str, Box], spoken: str) -> Chart:
-    """Boxes for a script, which fits labels to what is shown; of several trees people choose one."""
+    """Chart of boxes. A script fits the labels to the zoom level, and users choose which tree to show."""
     flat = [{"label": label, **_flat(root)} for label, root in trees.items()]
     depth = max(max(tree["depth"]) for tree in flat) + 1
     plot = own_figure(
@@ -264,14 +265,14 @@ def _chart(name: str, trees: Mapping[str, Box], spoken: str) -> Chart:
 
 
 def _flat(root: Box) -> dict[str, list[Any]]:
-    """Boxes of a tree in the order of their depth, without the smallest, by column."""
+    """Columns for a tree's boxes, ordered by depth. The smallest boxes are left out."""
     rows: list[tuple[Any, ...]] = []
     waiting = [(root, 0.0, 0)]
     for box, begin, depth in waiting:
         if len(rows) == 3000:
             break
         share = FRACTION.text(box.seconds / root.seconds) if root.seconds else ""
-        tip = [box.name, f"{SECOND.text(box.seconds)}, {share} of all", *box.notes]
+        tip = [box.name, f"{SECOND.text(box.seconds)}, {share} of the total", *box.notes]
         rows.append((begin, box.seconds, depth, box.name, box.paint, int(box.pale), tip))
         left = begin
         for child in box.children:

@@ -1,9 +1,9 @@
-"""All plots: each takes a collector, a measurement, a Run or the data of version 0.1.2, and gives (figure, axes).
+"""All plots. Each plot takes a collector, a measurement, a Run or data from version 0.1.2, and returns (figure, axes).
 
-A plot is a function in one of the modules here, decorated with `plot`: they are found by walking this folder.
+Each plot is a function in one of this folder's modules, decorated with `plot`.
 """
 
-# ruff: noqa: F403, F405, PLE0604  (type checkers and editors read the stars, and the rest finds the plots itself)
+# ruff: noqa: F403, F405, PLE0604  (the star imports are for type checkers and editors; at run time, plots are discovered)
 from __future__ import annotations
 
 import importlib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from roastcoffea.visualization.plots.per_task import *
     from roastcoffea.visualization.plots.workers import *
 else:
-    for module in pkgutil.iter_modules(__path__):  # their order is that of the plots
+    for module in pkgutil.iter_modules(__path__):  # in the order of the plots
         importlib.import_module(f"{__name__}.{module.name}")
     from roastcoffea.visualization.plots.per_task import extract_per_task_metrics
 

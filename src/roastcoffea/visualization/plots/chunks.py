@@ -1,4 +1,4 @@
-"""Chunks: what they read and how long they took, by branch, phase, section and worker."""
+"""Chunks: bytes and time by branch, phase, section and worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roastcoffea.metrics.facts import NULL_IF_ANY, some
 from roastcoffea.metrics.phases import COMPUTING, DECODING, PAYLOAD, PHASES, READING, REREAD, phases_of
 from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.distributions import Bins, cloud, distribution, sentence, stacked
+from roastcoffea.visualization.distributions import MOST_POINTS, Bins, cloud, distribution, sentence, stacked
 from roastcoffea.visualization.draw import FAMILY_OF_PHASE, by_family, family_labels, legend, letters, scheme_of
 from roastcoffea.visualization.inputs import known_rows
 from roastcoffea.visualization.registry import TALL, WIDE, plot
@@ -27,27 +27,30 @@ READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}
 MOST_FILES: Final = 10
 
 
-@plot("Compression of what was read")
+@plot("Compression of the bytes read")
 def plot_compression_ratio_distribution(ax: Axes, compression_factors: tuple[str, Numbers], bins: Bins = None) -> None:
-    """Draw how the compression factors (uncompressed over compressed size) of chunks are distributed.
+    """Plot the distribution of compression factors (uncompressed / compressed size).
 
-    Of a measurement of version 0.1.2 they are those of files.
+    For measurements from version 0.1.2, there is one factor per file.
     """
     things, factors = compression_factors
     label, colour = "compression factor (uncompressed / compressed size)", scheme_of(ax).of(DECODING)
     distribution(ax, factors, [None] * len(factors), things, label, bins=bins, colour=colour)
 
 
-@plot("Share of the files that was read", size=TALL)
+@plot("Share of files read", size=TALL)
 def plot_data_access_percentage(ax: Axes, file_read_metrics: dict[str, dict[str, Any]]) -> None:
-    """Draw what share of each file's bytes and branches was read; of many files how the shares are distributed."""
+    """Plot the share of bytes and branches read from each file.
+
+    If there are many files, the distributions of these shares are drawn instead.
+    """
     refuse_if(not file_read_metrics, "no file was read")
     amounts = {name: [file.get(name) for file in file_read_metrics.values()] for name in SHARES}
-    shares = {name: np.array(percentages, np.float64) for name, percentages in amounts.items()}  # NaN: not known
+    shares = {name: np.array(percentages, np.float64) for name, percentages in amounts.items()}  # NaN: unknown
     if not any(np.isfinite(values).any() for values in shares.values()):
-        raise NotMeasuredError(f"of none of {len(file_read_metrics)} files it is known how much there is to read")
+        raise NotMeasuredError(f"the sizes of all {len(file_read_metrics)} files are unknown")
     nothing = not any(np.nansum(values) for values in shares.values())
-    refuse_if(nothing, f"of {len(file_read_metrics)} files only metadata was read: no branch in process()")
+    refuse_if(nothing, f"only metadata was read from {len(file_read_metrics)} files: process() read no branch")
     if len(file_read_metrics) > MOST_FILES:
         _draw_distributions(ax, shares)
     else:
@@ -59,15 +62,15 @@ def _draw_distributions(ax: Axes, shares: Mapping[str, Numbers]) -> None:
     edges = np.arange(0, 102, 2)
     if all(np.ptp(values) < edges[1] for values in known.values() if len(values)):
         each = [f"{np.median(values):.3g} % {of}" for of, values in known.items() if len(values)]
-        sentence(ax, f"share that was read of each of {len(shares['bytes_read_percent'])} files: {', '.join(each)}")
+        sentence(ax, f"read from each of {len(shares['bytes_read_percent'])} files: {', '.join(each)}")
         return
-    ax.set(xlabel="share of a file that was read (%)", ylabel="files")
+    ax.set(xlabel="share of a file read (%)", ylabel="files")
     for (of, own), values, colour in zip(known.items(), shares.values(), _colours_of_shares(ax), strict=True):
         if len(own):
             ax.stairs(np.histogram(own, edges)[0], edges, color=colour, fill=True, alpha=0.7, label=f"share {of}")
         if len(own) < len(values):
             unknown = f"{len(values) - len(own)} of " if len(own) else ""
-            draw.note(ax, f"the share {of} is not known for {unknown}{len(values)} files")
+            draw.note(ax, f"the share {of} is unknown for {unknown}{len(values)} files")
     ax.set_ylim(bottom=0)
     legend(ax)
 
@@ -82,29 +85,34 @@ def _draw_files(ax: Axes, files: list[str], shares: Mapping[str, Numbers]) -> No
     for offset, (name, values), colour in zip((-0.19, 0.19), shares.items(), _colours_of_shares(ax), strict=True):
         look: dict[str, Any] = {"height": 0.36, "color": colour, "label": f"share {SHARES[name]}"}
         drawn = ax.barh(np.arange(len(files)) + offset, np.nan_to_num(values), **look)
-        texts = ["not known" if np.isnan(value) else f"{value:.3g} %" for value in values]
+        texts = ["unknown" if np.isnan(value) else f"{value:.3g} %" for value in values]
         ax.bar_label(drawn, texts, padding=3, fontsize=0.8 * letters(ax))
-    ax.set(xlim=(0, 118), xticks=range(0, 101, 20), xlabel="share that was read (%)")
+    ax.set(xlim=(0, 118), xticks=range(0, 101, 20), xlabel="share read (%)")
     legend(ax)
 
 
-@plot("Branches read by a chunk")
+@plot("Branches read per chunk")
 def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: Bins = None) -> None:
-    """Draw how many branches chunks read, by dataset where there are few."""
+    """Plot the distribution of the number of branches read per chunk.
+
+    Datasets are drawn separately if there are only a few datasets.
+    """
     known = _known(computed_chunks, "branches", _numbers_of_columns(computed_chunks))
     values, datasets = measured_values(known["branches"]), known["dataset"].to_pylist()
-    distribution(ax, values, datasets, "chunks", "branches read by a chunk", bins=bins, whole=True)
+    distribution(ax, values, datasets, "chunks", "branches read per chunk", bins=bins, whole=True)
 
 
-@plot("Bytes requested by a chunk")
+@plot("Bytes requested per chunk")
 def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: Bins = None) -> None:
-    """Draw how many bytes chunks requested from storage, by dataset where there are few."""
+    """Plot the distribution of bytes requested from storage per chunk.
+
+    Datasets are drawn separately if there are only a few datasets.
+    """
     known = _known(computed_chunks, "bytes_requested", computed_chunks["coffea_bytes_read"])
-    _draw_distribution(ax, known, "bytes_requested", (draw.bytes_scale, "requested by a chunk"), bins)
+    _draw_distribution(ax, known, "bytes_requested", (draw.bytes_scale, "requested per chunk"), bins)
 
 
 def _draw_distribution(ax: Axes, known: pa.Table, column: str, across: tuple[draw.ScaleOf, str], bins: Bins) -> None:
-    """Draw how a column is distributed over chunks, by dataset where there are few."""
     (scale_of, label), values = across, measured_values(known[column])
     scale = scale_of(float(values.max()))
     datasets = known["dataset"].to_pylist()
@@ -112,36 +120,38 @@ def _draw_distribution(ax: Axes, known: pa.Table, column: str, across: tuple[dra
 
 
 def _numbers_of_columns(chunks: pa.Table) -> pa.Array:
-    """How many branches coffea names for each chunk: it has a name for each buffer of a branch."""
+    """Count the branches in coffea's list of columns for each chunk. The list has one entry per branch buffer."""
     names = chunks["coffea_columns"].to_pylist()
     return pa.array([None if own is None else len(branches_of_columns(own)) for own in names], pa.int64())
 
 
 def _known(chunks: pa.Table, column: str, otherwise: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Chunks with their dataset of which a column is known, from coffea's own metrics else."""
     place = chunks.schema.get_field_index(column)
     return known_rows(chunks.set_column(place, column, pc.coalesce(chunks[column], otherwise)), column)
 
 
-@plot("Bytes of branches", size=TALL)
+@plot("Bytes by branch", size=TALL)
 def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
-    """Draw what was read of each branch over all files, for the first time and again; the largest on top."""
+    """Plot the bytes read from each branch, split into first reads and re-reads.
+
+    The largest branch is on top.
+    """
     groups = some(branches, "no branch was read").group_by("branch")
     sums = groups.aggregate([(column, "sum", NULL_IF_ANY) for column in READ.values()])
-    sized = some(sums.drop_null(), "of no branch it is known how many bytes it took")
+    sized = some(sums.drop_null(), "the sizes of all branches are unknown")
     colours = scheme_of(ax).of_bytes
     parts = {name: (measured_values(sized[f"{column}_sum"]), colours[name]) for name, column in READ.items()}
     label = "read from storage, compressed"
     draw.pooled_bars(ax, sized["branch"].to_pylist(), parts, scale_of=draw.bytes_scale, label=label)
     if len(sized) < len(sums):
-        draw.note(ax, f"the bytes of {len(sums) - len(sized)} branches are not known")
+        draw.note(ax, f"the sizes of {len(sums) - len(sized)} branches are unknown")
     legend(ax)
 
 
-@plot("Chunks of each worker", size=TALL)
+@plot("Chunk time by worker", size=TALL)
 def plot_worker_balance(ax: Axes, worker_balance: pa.Table, worker_names: Mapping[str, str]) -> None:
-    """Draw how long each worker was busy with chunks per thread, CPU and other time apart; the busiest first."""
-    refuse_if(worker_balance["chunk_seconds"].null_count, "the duration of chunks is not known")
+    """Plot each worker's chunk time per thread (CPU and other), busiest first."""
+    refuse_if(worker_balance["chunk_seconds"].null_count, "chunk durations are unknown")
     threads, wall, cpu = (moments(worker_balance, name) for name in ("threads", "chunk_seconds", "cpu_seconds"))
     refuse_if(not wall.any(), "no worker computed a chunk")
     order = np.argsort(-wall / threads, kind="stable")
@@ -149,11 +159,11 @@ def plot_worker_balance(ax: Axes, worker_balance: pa.Table, worker_names: Mappin
     seconds = {"CPU": cpu, "not CPU": np.maximum(wall - cpu, 0.0), "CPU unknown": np.where(np.isnan(cpu), wall, 0.0)}
     parts = {name: (np.nan_to_num(each) / threads)[order] * scale.factor for name, each in seconds.items()}
     colours = dict(zip(parts, (scheme.of(COMPUTING), scheme.series[1], scheme.series[3]), strict=True))
-    label = f"time of its chunks per thread ({scale.unit})"
+    label = f"chunk time per thread ({scale.unit})"
     if len(order) > 25:
         edges = np.linspace(0.5, len(order) + 0.5, len(order) + 1)
         stacked(ax, edges, [(part, amounts, colours[part]) for part, amounts in parts.items() if amounts.any()])
-        ax.set(xlim=(edges[0], edges[-1]), xlabel="workers, the busiest first", ylabel=label)
+        ax.set(xlim=(edges[0], edges[-1]), xlabel="workers, busiest first", ylabel=label)
         ax.set_ylim(bottom=0)
         draw.whole_numbers(ax.xaxis)
     else:
@@ -165,7 +175,11 @@ def plot_worker_balance(ax: Axes, worker_balance: pa.Table, worker_names: Mappin
 
 @plot("Slow chunks")
 def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) -> None:
-    """Draw how long chunks took over what their events, bytes and worker predict; stragglers by their slow phase."""
+    """Plot measured against predicted chunk durations, highlighting stragglers.
+
+    Predictions depend on the number of events, the bytes read and the worker. A straggler's colour shows its slow
+    phase.
+    """
     expected, wall = (measured_values(expected_seconds[name]) for name in ("expected_seconds", "wall_seconds"))
     scale = draw.seconds_scale(float(wall.max()))
     cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
@@ -173,18 +187,17 @@ def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) 
     _mark(ax, worst, scale.factor)
     ends = scale.factor * expected.min(), scale.factor * expected.max()
     ax.plot(ends, ends, color=scheme_of(ax).quiet, linewidth=1, linestyle="--", zorder=0.5)
-    ax.set_xlabel(f"expected duration ({scale.unit}); dashed: as expected")
-    ax.set_ylabel(f"duration of a chunk ({scale.unit})")
-    more = f", the worst {len(worst)} are marked" if len(stragglers) > len(worst) else ""
+    ax.set_xlabel(f"expected duration ({scale.unit}); dashed: measured = expected")
+    ax.set_ylabel(f"chunk duration ({scale.unit})")
+    more = f" (the worst {len(worst)} are marked)" if len(stragglers) > len(worst) else ""
     draw.note(ax, f"{len(stragglers)} of {len(wall)} chunks took much longer than expected{more}")
     legend(ax)
 
 
 def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
-    """Mark stragglers by the phase that was slow; of many the marks are small."""
     size, edge = (5.0, 0.8) if len(stragglers) <= 40 else (3.0, 0.1)
     scheme = scheme_of(ax)
-    phases = pc.fill_null(stragglers["phase"], "phase not known")
+    phases = pc.fill_null(stragglers["phase"], "unknown phase")
     for phase in phases.unique().to_pylist():
         here = stragglers.filter(pc.equal(phases, phase))
         times = (measured_values(here[name]) * factor for name in ("expected_seconds", "wall_seconds"))
@@ -193,22 +206,25 @@ def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
         ax.plot(*times, "D", label=f"slow: {phase}", markeredgecolor=scheme.ink, **look)
 
 
-@plot("Duration of chunks")
+@plot("Chunk durations")
 def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table, bins: Bins = None) -> None:
-    """Draw how the durations of chunks are distributed, by dataset where there are few."""
+    """Plot the distribution of chunk durations.
+
+    Datasets are drawn separately if there are only a few datasets.
+    """
     known = known_rows(computed_chunks, "wall_seconds")
-    _draw_distribution(ax, known, "wall_seconds", (draw.seconds_scale, "duration of a chunk"), bins)
+    _draw_distribution(ax, known, "wall_seconds", (draw.seconds_scale, "chunk duration"), bins)
 
 
-@plot("Duration and events of chunks")
+@plot("Chunk duration and events")
 def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
-    """Draw the duration of chunks over their events, with lines of constant rate."""
+    """Plot chunk duration against the number of events, with lines of constant rate."""
     known = known_rows(computed_chunks, "wall_seconds", "events")
     events, seconds = measured_values(known["events"]), measured_values(known["wall_seconds"])
     scale = draw.seconds_scale(float(seconds.max()))
     cloud(ax, events, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
-    ax.set_xlabel("events of a chunk")
-    ax.set_ylabel(f"duration of a chunk ({scale.unit})")
+    ax.set_xlabel("events in a chunk")
+    ax.set_ylabel(f"chunk duration ({scale.unit})")
     if ax.get_xscale() == "linear":
         ax.set_xlim(0, 1.08 * ax.get_xlim()[1])
         draw.whole_numbers(ax.xaxis)
@@ -219,27 +235,42 @@ def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
 
 
 def _draw_rates(ax: Axes, events: Numbers, seconds: Numbers, factor: float) -> None:
-    """Lines of the rates 1, 2, 5, 10, ... kHz among which the chunks lie, named where they leave the axes."""
+    """Draw lines for rates of 1, 2, 5, 10, ... kHz, with labels that do not overlap chunks or other labels."""
     across, up, lasting, scheme = ax.get_xlim(), ax.get_ylim(), (events > 0) & (seconds > 0), scheme_of(ax)
     if not lasting.any():
         return
     low, high = np.quantile(events[lasting] / seconds[lasting], [0.02, 0.98])
     rates = LogLocator(subs=(1, 2, 5)).tick_values(low / 2.5, high * 2.5)
     rates = rates[(rates >= low / 2.5) & (rates <= high * 2.5)]
+    ax.set(xlim=across, ylim=up)
+    size, corner = 0.75 * letters(ax), ax.transAxes.transform((0, 0))
+    letter = size * (ax.transAxes.transform((1, 0)) - corner)[0] / draw.size_in_points(ax)[0]  # in pixels
+    shown = np.linspace(0, len(events) - 1, min(len(events), MOST_POINTS)).astype(int)
+    points = ax.transData.transform(np.column_stack([events, seconds * factor])[shown])
+    names = np.empty((0, 2))
     for rate in rates[:: -(-len(rates) // 6)]:
-        end = min(across[1], up[1] * rate / factor)
-        reach = np.geomspace(max(across[0], across[1] * 1e-6), end, 50)
-        ax.plot(reach, reach / rate * factor, color=scheme.quiet, linewidth=0.8, linestyle=":", zorder=0.5)
-        look: dict[str, Any] = {"color": scheme.quiet, "ha": "right", "va": "top", "fontsize": 0.75 * letters(ax)}
-        look |= {"bbox": {"facecolor": scheme.ground, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}, "zorder": 1.5}
-        place = end, end / rate * factor
-        ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", annotation_clip=True, **look)
+        text, end = f"{rate / 1e3:g} kHz", min(across[1], up[1] * rate / factor)
+        reach = np.linspace(max(across[0], across[1] * 1e-6), end, 50)
+        ends = np.column_stack([reach, reach / rate * factor])
+        half = letter * np.array([draw.LETTER * len(text) / 2 + 0.2, 0.8])
+        middles = ax.transData.transform(ends) - half
+        free = (middles > corner + half).all(axis=1)
+        for others, room in ((points, 1.2 * half), (names, 2.2 * half)):
+            free &= ~(np.abs(middles[:, None] - others) < room).all(axis=2).any(axis=1)
+        if not free.any():
+            continue  # a line without a label would be useless
+        place = np.flatnonzero(free)[-1]
+        names = np.vstack([names, middles[place]])
+        ax.plot(*ends.T, color=scheme.quiet, linewidth=0.8, linestyle=":", zorder=0.5)
+        look: dict[str, Any] = {"color": scheme.quiet, "ha": "right", "va": "top", "fontsize": size, "zorder": 1.5}
+        look["bbox"] = {"facecolor": scheme.ground, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
+        ax.annotate(text, ends[place], (-2, -2), textcoords="offset points", annotation_clip=True, **look)
     ax.set(xlim=across, ylim=up)
 
 
-@plot("Phases of chunks", size=WIDE)
+@plot("Chunk phases", size=WIDE)
 def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
-    """Draw how long a chunk of each dataset was in each phase, on average."""
+    """Plot the mean time per chunk spent in each phase, by dataset."""
     means = phased_chunks.group_by("dataset").aggregate([(phase.column, "mean") for phase in PHASES])
     shown = {phase.name: phase for phase in phases_of(phased_chunks)}
     parts = {name: amounts(means, f"{shown[name].column}_mean") for name in by_family(shown, FAMILY_OF_PHASE)}
@@ -250,18 +281,18 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     scaled = {part: seconds[own] * scale.factor for part, seconds in parts.items()}
     labels = family_labels({name: name for name, seconds in scaled.items() if seconds.any()}, FAMILY_OF_PHASE)
     draw.bars(ax, [names[place] for place in own], scaled, scheme_of(ax).of_phases, labels)
-    ax.set_xlabel(f"mean time of a chunk ({scale.unit})")
+    ax.set_xlabel(f"mean time per chunk ({scale.unit})")
     if unknown := [name for name, phase in shown.items() if means[f"{phase.column}_mean"].null_count]:
-        draw.note(ax, f"not known everywhere: {', '.join(unknown)}")
+        draw.note(ax, f"unknown for some datasets: {', '.join(unknown)}")
     if others:
-        draw.note(ax, f"{len(others)} datasets with quicker chunks are not shown")
+        draw.note(ax, f"{len(others)} datasets with faster chunks are not shown")
     legend(ax)
 
 
-@plot("Sections of the processor", size=TALL)
+@plot("Processor sections", size=TALL)
 def plot_sections(ax: Axes, section_totals: pa.Table) -> None:
-    """Draw the wall time in each section, summed over chunks, and the CPU time within it."""
-    sections = some(section_totals, "the processor names no section").group_by("name")
+    """Plot the wall time and CPU time of each section, summed over chunks."""
+    sections = some(section_totals, "the processor defines no sections").group_by("name")
     sums = sections.aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
     timed = some(sums.filter(sums["wall_seconds_sum"].is_valid()), "no section was timed (track_time)")
     wall, cpu = (moments(timed, name) for name in ("wall_seconds_sum", "cpu_seconds_sum"))
@@ -271,7 +302,7 @@ def plot_sections(ax: Axes, section_totals: pa.Table) -> None:
     shown, colour = {"wall time": wall[own] * scale.factor}, scheme.of(COMPUTING)
     draw.bars(ax, [names[place] for place in own], shown, {"wall time": scheme.series[1]})
     ax.barh(np.arange(len(own)), cpu[own] * scale.factor, height=0.4, color=colour, label="CPU time")
-    ax.set_xlabel(f"time in the section ({scale.unit}), nested ones included")
+    ax.set_xlabel(f"time in the section ({scale.unit}), including nested sections")
     if others:
         draw.note(ax, f"{len(others)} shorter sections are not shown")
     legend(ax)

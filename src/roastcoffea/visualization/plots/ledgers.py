@@ -1,4 +1,4 @@
-"""The whole run: where thread time and bytes went, and how efficient it was."""
+"""The whole run: where thread time and bytes went, and how efficiently resources were used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ask = Callable[[str], Any]
 
 
 class Share(NamedTuple):
-    """A share in percent: `of` asks for metrics by name; `text` says what it is a share of."""
+    """A share in percent. `of` computes the share from metrics, and `text` describes the amounts."""
 
     label: str
     family: Family | None
@@ -32,14 +32,14 @@ class Share(NamedTuple):
 
 EFFICIENCIES: Final = (
     Share("cores: CPU time of chunks", COMPUTING, lambda ask: 100 * ask("core_efficiency")),
-    Share("tasks of chunks: CPU time", COMPUTING, lambda ask: ask("processor_cpu_percentage")),
+    Share("chunk tasks: CPU time", COMPUTING, lambda ask: ask("processor_cpu_percentage")),
     Share("bytes: useful", READING, lambda ask: 100 * ask("useful_fraction")),
 )
-"""What was put to use, of what was paid for."""
+"""Shares of available resources that were used."""
 
 UTILIZATIONS: Final = (
     Share(
-        "workers: mean of peak",
+        "workers: mean / peak",
         None,
         lambda ask: 100 * ask("avg_workers") / ask("peak_workers"),
         lambda ask: f"{number(three_digits(ask('avg_workers')))} of {number(ask('peak_workers'))}",
@@ -57,7 +57,7 @@ UTILIZATIONS: Final = (
         lambda ask: SECOND.text(ask("worker_cpu_time_seconds")),
     ),
     Share(
-        "memory: peak of limit",
+        "memory: peak / limit",
         None,
         lambda ask: 100 * _fullest(ask)[0] / _fullest(ask)[1],
         lambda ask: " of ".join(map(BYTE.text, _fullest(ask))),
@@ -66,27 +66,26 @@ UTILIZATIONS: Final = (
 
 
 def _fullest(ask: Ask) -> tuple[int, int]:
-    """Peak and limit of the memory of the worker that came closest to its limit."""
     known = ask("worker_memory").select(["memory_peak", "memory_limit"]).drop_null()
     limited = [(peak, limit) for peak, limit in zip(*known.to_pydict().values(), strict=True) if limit > 0]
-    refuse_if(not limited, "no worker has a peak of its memory and a limit")
+    refuse_if(not limited, "no worker has both a memory peak and a limit")
     return max(limited, key=lambda found: found[0] / found[1])
 
 
 @plot("Efficiency")
 def plot_efficiency_summary(ax: Axes, metric: Ask) -> None:
-    """Draw which share of cores, of the time of tasks and of bytes was put to use."""
+    """Plot the used share of cores, task time and bytes."""
     _draw_shares(ax, EFFICIENCIES, metric)
 
 
-@plot("Use of resources")
+@plot("Resource usage")
 def plot_resource_utilization(ax: Axes, metric: Ask) -> None:
-    """Draw how much of workers, cores and memory was used, beside what there was."""
+    """Plot the used share of workers, cores and memory."""
     _draw_shares(ax, UTILIZATIONS, metric)
 
 
 def _draw_shares(ax: Axes, shares: tuple[Share, ...], metric: Ask) -> None:
-    """Draw shares as bars; a note names those that are 0, unless all are."""
+    """Draw shares as bars. Shares of 0 are listed in a note, unless all shares are 0."""
     values, texts, reasons = {}, {}, []
     for share in shares:
         try:
@@ -112,7 +111,6 @@ def _draw_shares(ax: Axes, shares: tuple[Share, ...], metric: Ask) -> None:
 
 
 def _draw_bars(ax: Axes, names: Sequence[str], amounts: Numbers, colours: Sequence[str]) -> None:
-    """Draw one bar a name, each in a colour of its own."""
     draw.bars(ax, names, {"all": amounts}, {"all": "none"})
     for bar, colour in zip(ax.containers[-1], colours, strict=True) if ax.containers else ():
         bar.set_facecolor(colour)
@@ -120,22 +118,22 @@ def _draw_bars(ax: Axes, names: Sequence[str], amounts: Numbers, colours: Sequen
 
 @plot("Bytes requested from storage")
 def plot_byte_ledger(ax: Axes, byte_ledger: ByteLedger) -> None:
-    """Draw the classes of the byte ledger, with the residual, and whether it is complete."""
+    """Plot the byte ledger's classes and residual, with notes on missing data."""
     refuse_if(not byte_ledger.total, "no bytes were requested from storage")
     scale = draw.bytes_scale(max(amount or 0 for amount in byte_ledger.values()))
     _draw_classes(ax, byte_ledger, list(byte_ledger), scale, scheme_of(ax).of_bytes)
-    ax.set_xlabel(f"requested ({scale.unit}); in all {BYTE.text(byte_ledger.total or 0)}")
+    ax.set_xlabel(f"requested ({scale.unit}); total {BYTE.text(byte_ledger.total or 0)}")
     _note_gaps(ax, byte_ledger)
 
 
 @plot("Thread time by class", size=TALL)
 def plot_time_ledger(ax: Axes, time_ledger: TimeLedger) -> None:
-    """Draw the classes of the time ledger that are not next to nothing, and whether it is complete."""
+    """Plot the larger classes of the time ledger, with notes on missing data."""
     least = _too_small(time_ledger)
     shown = [name for name, seconds in time_ledger.items() if abs(seconds) >= least]
     scale = draw.seconds_scale(max(time_ledger[name] for name in shown))
     _draw_classes(ax, time_ledger, shown, scale, scheme_of(ax).of_time)
-    ax.set_xlabel(f"worker threads x time ({scale.unit}); in all {SECOND.text(time_ledger.total or 0.0)}")
+    ax.set_xlabel(f"worker threads x time ({scale.unit}); total {SECOND.text(time_ledger.total or 0.0)}")
     if small := [name for name, seconds in time_ledger.items() if 0 < abs(seconds) < least]:
         draw.note(ax, f"below 0.1 % each: {', '.join(small)}")
     _note_gaps(ax, time_ledger, time_ledger.unknown)
@@ -143,7 +141,7 @@ def plot_time_ledger(ax: Axes, time_ledger: TimeLedger) -> None:
 
 @plot("Threads by class over time", size=WIDE)
 def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -> None:
-    """Draw how many threads did what, and why they did nothing, over time: areas are the time ledger's classes."""
+    """Plot worker threads over time by time ledger class."""
     least, scheme = _too_small(time_ledger), scheme_of(ax)
     timeline = time_ledger.timeline(GRID)
     moments = timeline.index.to_numpy(np.float64)
@@ -163,7 +161,10 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
 
 
 def _too_small(ledger: TimeLedger) -> float:
-    """Seconds below which a class is next to nothing; refused where there were no threads."""
+    """Return the time below which a class is negligible, in seconds.
+
+    NotMeasuredError is raised if there were no threads.
+    """
     refuse_if(not ledger.total, "there were no worker threads")
     return 1e-3 * (ledger.total or 0.0)
 
@@ -186,7 +187,6 @@ def _text(amount: float | None, total: float, unit: Unit) -> str:
 
 
 def _note_gaps(ax: Axes, ledger: ByteLedger | TimeLedger, unknown: Iterable[str] = ()) -> None:
-    """Note what is not in a ledger, and which classes were not measured."""
     if ledger.certificate.reasons:
         draw.note(ax, f"incomplete: {'; '.join(ledger.certificate.reasons)}")
     if unknown:

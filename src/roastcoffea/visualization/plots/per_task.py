@@ -1,4 +1,4 @@
-"""Tasks: what Dask counted in them, by prefix."""
+"""Tasks: times and bytes that Dask recorded inside tasks, by prefix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from roastcoffea.visualization.registry import plot
 BYTES: Final = "bytes"
 SECONDS: Final = "seconds"
 FIRST_UNITS: Final = {BYTES: 0, SECONDS: 1, "count": 2}
-"""Of an activity that Dask counts in several units the first of these goes by its plain name."""
+"""Units in order of precedence. If Dask records an activity in several units, the amount in the first one keeps the
+plain name.
+"""
 
 IN_THREADS: Final = {"thread-cpu": "CPU", "thread-noncpu": "not CPU (storage, locks, sleep)"}
 READ: Final = {"memory-read": "memory", "disk-read": "disk"}
@@ -28,17 +30,18 @@ OVERHEAD: Final = {name: name for name in ("deserialize", "serialize", "decompre
     "disk-write": "write to disk",
 }
 AXES: Final[Mapping[str, tuple[str, draw.ScaleOf]]] = {
-    SECONDS: ("time of threads", draw.seconds_scale),
-    BYTES: ("results of other tasks", draw.bytes_scale),
+    SECONDS: ("thread time", draw.seconds_scale),
+    BYTES: ("other tasks' results", draw.bytes_scale),
 }
 
 
 def extract_per_task_metrics(span_metrics: Mapping[tuple[Hashable, ...], float]) -> dict[str, dict[str, float]]:
-    """Activities of tasks by prefix: {prefix: {activity: amount}}.
+    """Return task activities by prefix, as {prefix: {activity: amount}}.
 
-    An activity is in one unit. Where Dask counts it in several, bytes go by its plain name (else seconds), and each of
-    the others by "activity (unit)": "disk-write" is in bytes, "disk-write (seconds)" and "disk-write (count)" stand
-    beside it. What belongs to no task is left out.
+    Each entry has one unit. If Dask records an activity in several units, the amount in bytes (or in seconds, if there
+    is no amount in bytes) keeps the plain name. The other entries are named "activity (unit)". For example,
+    "disk-write" is in bytes, and "disk-write (seconds)" and "disk-write (count)" are separate entries. Counts outside
+    tasks are omitted.
 
     Examples
     --------
@@ -61,7 +64,6 @@ def extract_per_task_metrics(span_metrics: Mapping[tuple[Hashable, ...], float])
 
 
 def _of_prefixes(span_metrics: SpanMetrics) -> dict[str, dict[tuple[str, str], float]]:
-    """Amounts by prefix, and by activity and unit."""
     found: dict[str, dict[tuple[str, str], float]] = {}
     for key, amount in in_tasks(span_metrics).items():
         if len(key) == 3:
@@ -70,41 +72,46 @@ def _of_prefixes(span_metrics: SpanMetrics) -> dict[str, dict[tuple[str, str], f
     return found
 
 
-@plot("CPU and other time of tasks")
+@plot("CPU and off-CPU time of tasks")
 def plot_per_task_cpu_io(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
-    """Draw, for each task prefix, the time in which threads used the CPU, beside that in which they did not."""
+    """Plot the CPU time and off-CPU time of tasks by prefix.
+
+    Off-CPU time includes all kinds of waiting, not only I/O.
+    """
     _draw_activities(ax, cumulative_metrics, IN_THREADS, SECONDS)
 
 
-@plot("Inputs of tasks")
+@plot("Task inputs")
 def plot_per_task_bytes_read(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
-    """Draw, for each task prefix, the bytes of other tasks' results that it took from its worker's memory or disk."""
+    """Plot the size of task inputs by prefix.
+
+    Inputs are results of other tasks, read from the worker's memory or from spilled data. Reads from storage are not
+    included.
+    """
     _draw_activities(ax, cumulative_metrics, READ, BYTES)
 
 
-@plot("Overhead of tasks")
+@plot("Task overhead")
 def plot_per_task_overhead(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
-    """Draw, for each task prefix, what Dask took for serializing, compressing and spilling inside of tasks."""
+    """Plot Dask's serialization, compression and spilling time by task prefix."""
     _draw_activities(ax, cumulative_metrics, OVERHEAD, SECONDS)
 
 
 def _draw_activities(ax: Axes, span_metrics: SpanMetrics, activities: Mapping[str, str], unit: str) -> None:
-    """Draw activities, which are counted in a unit, by their words; where Dask counted none, there is no plot."""
     tasks, colours = _of_prefixes(span_metrics), _colours_of(scheme_of(ax))
-    refuse_if(not tasks, "Dask counted nothing in tasks of this run")
+    refuse_if(not tasks, "Dask recorded no activity in this run's tasks")
     parts = {
         word: (np.array([float(amounts.get((activity, unit), 0.0)) for amounts in tasks.values()]), colours[activity])
         for activity, word in activities.items()
     }
     none = not any(amounts.any() for amounts, _ in parts.values())
-    refuse_if(none, f"Dask counted no {unit} of {', '.join(activities)} in tasks of this run")
+    refuse_if(none, f"Dask recorded no {unit} for {', '.join(activities)} in this run's tasks")
     label, scale_of = AXES[unit]
     draw.pooled_bars(ax, list(tasks), parts, scale_of=scale_of, label=label)
     legend(ax)
 
 
 def _colours_of(scheme: Scheme) -> dict[str, str]:
-    """Colours of activities: those of the families that they belong to, and others."""
     families = {
         "thread-cpu": COMPUTING,
         "memory-read": HANDLING,

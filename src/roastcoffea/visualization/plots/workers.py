@@ -1,8 +1,8 @@
-"""Over time: what each thread did, the data rate, and the memory, CPU and tasks of workers."""
+"""Over time: thread activity, data rate, and the workers' memory, CPU and tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -14,37 +14,57 @@ from matplotlib.colors import to_rgba
 
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import some
-from roastcoffea.metrics.phases import COMPUTE, READING, RESIDUAL
+from roastcoffea.metrics.phases import (
+    COMPUTE,
+    COMPUTING,
+    DECODING,
+    HANDLING,
+    IDLING,
+    OPENING,
+    READING,
+    RESIDUAL,
+    SERIES,
+    TROUBLE,
+)
 from roastcoffea.metrics.statistics import Numbers, axes, measured_values, spread
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.distributions import SHOWN, Stream, main_in_pixels, stream_of
+from roastcoffea.visualization.distributions import (
+    SHOWN,
+    Stream,
+    main_in_pixels,
+    running_chunks,
+    stacked,
+    stream_of,
+)
 from roastcoffea.visualization.draw import Scheme, family_labels, legend, letters, scheme_of
 from roastcoffea.visualization.inputs import Counted, Series, Span, Workers, series_of
-from roastcoffea.visualization.registry import WIDE, plot
+from roastcoffea.visualization.registry import TALL, WIDE, plot
 
 MOST_RECTANGLES: Final = 20_000
 MOST_ROWS: Final = 400
 COLUMNS: Final = 800
 MOST_NAMED: Final = 24
 MOST_SEPARATE: Final = 40
-"""Lanes up to which there is a gap between them: of more it would be thinner than a dot."""
+"""Maximum number of lanes to draw with gaps between them. With more lanes, the gaps would be narrower than a pixel."""
 
 
 @plot("Task stream", size=WIDE)
 def plot_task_stream(
     ax: Axes, start: float, attempts: tuple[pa.Table | None, pa.Table | None], worker_names: Mapping[str, str]
 ) -> None:
-    """Draw what each worker thread did from moment to moment, coloured by family of classes of the time ledger.
+    """Plot the tasks of each worker thread over time.
 
-    A task of the processor has the colour of the class that took most of it. Of very many tasks a pixel
-    shows the class that took most of its time; failed work wins.
+    Colours represent families of time ledger classes.
+
+    A chunk has the colour of the work that took most of its time. The longer a chunk waited for a core or the GIL, the
+    paler it is. If there are very many tasks, each pixel shows the class with the most time in the pixel, or a failure.
     """
     stream = stream_of(*attempts, worker_names)
     names = {name: name for name in SHOWN} | {RESIDUAL: "not recorded"}
-    if attempts[1] is None:  # nothing tells what went on inside of chunks
+    if attempts[1] is None:  # without chunk records, the phases of chunks are unknown
         inside = stream.kind == SHOWN.index(RESIDUAL)
         stream = stream._replace(kind=np.where(inside, SHOWN.index(COMPUTE), stream.kind))
-        names[COMPUTE] = "chunks (inside not recorded)"
+        names[COMPUTE] = "chunks (phases not recorded)"
     end, scheme = float(stream.stop.max()), scheme_of(ax)
     axis = draw.time_axis(ax, start, end)
     if len(stream.start) > MOST_RECTANGLES:
@@ -57,12 +77,16 @@ def plot_task_stream(
     ).items():
         if label is not None:
             ax.plot([], [], "s", color=scheme.of_time[name], label=label)
+    if stream.pale.any():
+        draw.note(ax, "faded: waiting for a core or the GIL")
     legend(ax)
 
 
 def _colours_of(scheme: Scheme) -> Numbers:
-    """Colour of each class in SHOWN."""
-    return np.array([to_rgba(scheme.of_time[name]) for name in SHOWN])
+    """Return the colour of each class in SHOWN by paleness, and the background colour for IDLE."""
+    full, ground = np.array([[to_rgba(scheme.of_time[name])] for name in SHOWN]), np.array(to_rgba(scheme.ground))
+    shares = 0.22 * np.arange(4)[:, None]
+    return np.concatenate([full * (1 - shares) + shares * ground, np.broadcast_to(ground, (1, 4, 4))])
 
 
 def _draw_rectangles(ax: Axes, stream: Stream, left: Numbers, right: Numbers) -> None:
@@ -70,46 +94,95 @@ def _draw_rectangles(ax: Axes, stream: Stream, left: Numbers, right: Numbers) ->
     low, high = stream.lane - half, stream.lane + half
     corners = np.stack([[left, low], [left, high], [right, high], [right, low]]).transpose(2, 0, 1)
     scheme = scheme_of(ax)
-    colours = _colours_of(scheme)[stream.kind]
+    colours = _colours_of(scheme)[stream.kind, stream.pale]
     many = len(left) > MOST_RECTANGLES // 20
     look: dict[str, Any] = {"edgecolors": "none" if many else scheme.ground, "linewidths": 0.3, "rasterized": many}
     ax.add_collection(PolyCollection(list(corners), facecolors=colours, **look))
 
 
 def _draw_raster(ax: Axes, stream: Stream, start: float, end: float, right: float) -> None:
-    """Pixels of lanes x time, each in the colour of what took most of it; the background where that is nothing."""
-    picture = main_in_pixels(stream, min(len(stream.lanes), MOST_ROWS), np.linspace(start, end, COLUMNS + 1)).kind
-    scheme = scheme_of(ax)
-    colours = np.array([*_colours_of(scheme), to_rgba(scheme.ground)])
+    found = main_in_pixels(stream, min(len(stream.lanes), MOST_ROWS), np.linspace(start, end, COLUMNS + 1))
     extent = (0.0, right, len(stream.lanes) - 0.5, -0.5)
-    ax.imshow(colours[picture], extent=extent, aspect="auto", interpolation="nearest", rasterized=True)
+    ax.imshow(
+        _colours_of(scheme_of(ax))[found.kind, found.pale],
+        extent=extent,
+        aspect="auto",
+        interpolation="nearest",
+        rasterized=True,
+    )
 
 
 def _name_lanes(ax: Axes, stream: Stream, names: Mapping[str, str]) -> None:
-    """Name the worker at the first of its lanes, where there is room for the names."""
     first = [place for place, worker in enumerate(stream.lanes) if place == 0 or stream.lanes[place - 1] != worker]
     ax.set_ylim(len(stream.lanes) - 0.5, -0.5)
     if len(first) > MOST_NAMED or len(stream.lanes) > 4 * MOST_NAMED:
-        ax.set_ylabel(f"threads of {stream.workers} workers")
+        ax.set_ylabel(f"threads on {stream.workers} workers")
         ax.set_yticks([])
         return
-    ax.set_ylabel("threads of workers")
+    ax.set_ylabel("worker threads")
     ax.set_yticks(first, [draw.short(names.get(stream.lanes[place], stream.lanes[place])) for place in first])
 
 
 MOST_BINS = 150
 
+OF_STATES: Final = {
+    "working": COMPUTING,
+    "idle": IDLING,
+    "job started": OPENING,
+    "job pending": HANDLING,
+    "job held": TROUBLE,
+    "job submitted": DECODING,
+    "requested": READING,
+    "job ended": SERIES[0],
+    "left": SERIES[1],
+}
+"""Labels and colours of STATES; released workers are not drawn."""
+
+
+@plot("Chunks by dataset and data rate", size=TALL)
+def plot_dataset_timeline(ax: Axes, chunk_attempts: pa.Table, start: float, requests: pa.Table | None = None) -> None:
+    """Plot each dataset's running chunks over time, with the data rate below.
+
+    The data rate is the same as in `plot_throughput_timeline` and is omitted if no bytes were measured.
+    """
+    edges, counts = running_chunks(chunk_attempts, start, MOST_BINS)
+    above = ax
+    if requests is not None:
+        colour = ax.xaxis.label.get_color()  # the colours depend on the colour of the label
+        above, beneath = (ax.inset_axes(place) for place in ((0, 0.44, 1, 0.56), (0, 0, 1, 0.38)))
+        for part in (above, beneath):
+            part.xaxis.label.set_color(colour)
+        ax.set_axis_off()
+        _draw_rates(beneath, requests, start, draw.time_axis(beneath, start, float(edges[-1])))
+        ax.set(xlabel=beneath.get_xlabel(), ylabel="chunks")  # invisible but available to callers
+    axis = draw.time_axis(above, start, float(edges[-1]))
+    colours = zip(counts.items(), scheme_of(ax).series, strict=False)
+    stacked(above, axis(edges), [(name, each, colour) for (name, each), colour in colours])
+    above.set_ylabel("chunks")
+    draw.whole_numbers(above.yaxis)
+    above.set_ylim(bottom=0)
+    legend(above)
+    if requests is not None:
+        above.set_xlabel("")
+        above.tick_params(labelbottom=False)
+
 
 @plot("Data rate")
 def plot_throughput_timeline(ax: Axes, requests: pa.Table, start: float, worker_counts: Counted | None = None) -> None:
-    """Draw the rate of requested bytes over time, and the number of workers.
+    """Plot the requested data rate and the number of workers over time.
 
-    The bytes of an attempt are spread evenly over its duration. The area below the rate is all that was requested,
-    by failed attempts and by preprocessing as well.
+    An attempt's bytes are spread evenly over its duration. The area under the curve corresponds to all requested bytes,
+    including those requested by failed attempts and preprocessing.
     """
+    axis = draw.time_axis(ax, start, float(max(start, pc.max(requests.drop_null()["stop"]).as_py())))
+    _draw_rates(ax, requests, start, axis)
+    if worker_counts is not None:
+        _draw_workers(ax, axis(worker_counts[0]), worker_counts[1])
+
+
+def _draw_rates(ax: Axes, requests: pa.Table, start: float, axis: Callable[[Numbers], Numbers]) -> None:
     edges, rates = data_rates(requests, start)
     scale = draw.bytes_scale(float(rates.max()), "bit/s")
-    axis = draw.time_axis(ax, start, float(edges[-1]))
     colour = scheme_of(ax).of(READING)
     ax.stairs(rates * scale.factor, axis(edges), fill=True, color=colour, alpha=0.35)
     ax.stairs(rates * scale.factor, axis(edges), color=colour, linewidth=1.2)
@@ -117,25 +190,22 @@ def plot_throughput_timeline(ax: Axes, requests: pa.Table, start: float, worker_
     ax.set_ylim(bottom=0)
     if left_out := note_of_unknown(requests):
         draw.note(ax, left_out)
-    if worker_counts is not None:
-        _draw_workers(ax, axis(worker_counts[0]), worker_counts[1])
 
 
 def data_rates(requests: pa.Table, start: float, most: int = MOST_BINS) -> tuple[Numbers, Numbers]:
-    """Edges of bins of time, and the bits per second that were requested in each; at most so many bins."""
+    """Return the edges of at most `most` time bins, and the requested data rate in each bin (bits per second)."""
     known = requests.drop_null()
     starts, stops, amounts = (measured_values(known[name]) for name in ("start", "stop", "bytes"))
     begin, end = min(start, float(starts.min())), float(stops.max())
-    refuse_if(end <= begin, "the attempts of chunks took no time")
+    refuse_if(end <= begin, "the chunk attempts took no time")
     bins, rows = int(np.clip(2 * len(starts) ** 0.5, 10, most)), np.arange(len(starts))
     edges = np.linspace(begin, end, bins + 1)
     return edges, 8 * spread(0 * rows, starts, stops, amounts, axes(begin, end, rows[:1], 1, bins))[0] / np.diff(edges)
 
 
 def note_of_unknown(requests: pa.Table) -> str:
-    """How many attempts are in no rate; nothing where all are."""
     unknown = len(requests) - len(requests.drop_null())
-    return f"the bytes or times of {unknown} of {len(requests)} attempts are not known" if unknown else ""
+    return f"the bytes or times of {unknown} of {len(requests)} attempts are unknown" if unknown else ""
 
 
 def _draw_workers(ax: Axes, times: Numbers, counts: Numbers) -> None:
@@ -147,28 +217,41 @@ def _draw_workers(ax: Axes, times: Numbers, counts: Numbers) -> None:
 
 
 PERCENT_OF_LIMIT = "memory in use (% of the limit)"
-PERCENT_OF_CORE = "CPU of the process (% of one core)"
+PERCENT_OF_CORE = "process CPU (% of one core)"
 
 
 @plot("Workers")
 def plot_worker_count_timeline(ax: Axes, worker_counts: Counted, start: float) -> None:
-    """Draw how many workers there were from moment to moment."""
+    """Plot the number of workers over time."""
     times, counts = worker_counts
     draw.level(ax, draw.time_axis(ax, start, times[-1])(times), counts)
     ax.set_ylabel("workers")
     draw.whole_numbers(ax.yaxis)
 
 
+@plot("Requested workers")
+def plot_workforce(ax: Axes, workforce: tuple[Numbers, Numbers], start: float) -> None:
+    """Draw the requested workers by state over time.
+
+    Workers that arrived execute tasks or are idle. The jobs of others are pending, held, ended, or running without a
+    worker.
+    """
+    edges, workers = workforce
+    layers = zip(OF_STATES, workers, map(scheme_of(ax).of, OF_STATES.values()), strict=False)
+    stacked(ax, draw.time_axis(ax, start, edges[-1])(edges), [layer for layer in layers if layer[1].any()])
+    ax.set_ylabel("workers")
+    draw.whole_numbers(ax.yaxis)
+    legend(ax)
+
+
 def _shares_of_limit(samples: pa.Table, names: Mapping[str, str]) -> Series:
-    """Memory in percent of what Dask may use, by worker."""
     limited = samples.filter(pc.fill_null(pc.greater(samples["memory_limit"], 0), False))
-    limited = some(limited, "no sample tells a memory limit, so that there is no share of it")
+    limited = some(limited, "no sample has a memory limit")
     share = pc.divide(pc.multiply(pc.cast(limited["memory"], pa.float64()), 100.0), limited["memory_limit"])
     return series_of(limited.append_column("share", share), "share", names)
 
 
 def _draw_limit(ax: Axes) -> None:
-    """Show memory up to its limit, also where little was used."""
     quiet = scheme_of(ax).quiet
     ax.axhline(100, color=quiet, linewidth=1, linestyle="--")
     look: dict[str, Any] = {"color": quiet, "fontsize": 0.85 * letters(ax), "ha": "right", "va": "bottom"}
@@ -176,17 +259,17 @@ def _draw_limit(ax: Axes) -> None:
     ax.set_ylim(0, max(112, ax.get_ylim()[1]))
 
 
-@plot("Memory of the workers (mean)")
+@plot("Worker memory (mean)")
 def plot_memory_utilization_mean_timeline(
     ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
 ) -> None:
-    """Draw the workers' memory in percent of what Dask may use: the mean, and from the least to the most."""
+    """Plot the mean and range of worker memory as a percentage of Dask's limit."""
     draw.worker_mean(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
     _draw_limit(ax)
     legend(ax)
 
 
-@plot("Memory of each worker")
+@plot("Memory by worker")
 def plot_memory_utilization_per_worker_timeline(
     ax: Axes,
     worker_samples: pa.Table,
@@ -194,22 +277,25 @@ def plot_memory_utilization_per_worker_timeline(
     worker_names: Mapping[str, str],
     max_legend_entries: int | None = None,
 ) -> None:
-    """Draw each worker's memory in percent of what Dask may use; many workers as bands."""
+    """Plot each worker's memory as a percentage of Dask's limit.
+
+    With many workers, the median and bands replace the individual lines.
+    """
     draw.worker_lines(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
     _draw_limit(ax)
     legend(ax, max_legend_entries)
 
 
-@plot("CPU of the workers (mean)")
+@plot("Worker CPU (mean)")
 def plot_cpu_utilization_mean_timeline(
     ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
 ) -> None:
-    """Draw the CPU use of worker processes, 100 % is one core: the mean, and from the least to the most."""
+    """Plot the mean and range of worker CPU usage (100 % is one core)."""
     draw.worker_mean(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
     legend(ax)
 
 
-@plot("CPU of each worker")
+@plot("CPU by worker")
 def plot_cpu_utilization_per_worker_timeline(
     ax: Axes,
     worker_samples: pa.Table,
@@ -217,12 +303,15 @@ def plot_cpu_utilization_per_worker_timeline(
     worker_names: Mapping[str, str],
     max_legend_entries: int | None = None,
 ) -> None:
-    """Draw the CPU use of each worker process, 100 % is one core; many workers as bands."""
+    """Plot the CPU usage of each worker process (100 % is one core).
+
+    With many workers, the median and bands replace the individual lines.
+    """
     draw.worker_lines(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
     legend(ax, max_legend_entries)
 
 
-@plot("Occupancy of each worker")
+@plot("Occupancy by worker")
 def plot_occupancy_timeline(
     ax: Axes,
     states_of_workers: pa.Table,
@@ -230,7 +319,10 @@ def plot_occupancy_timeline(
     workers: Workers,
     max_legend_entries: int | None = None,
 ) -> None:
-    """Draw how much work the scheduler expected each worker to have, at each sample of it; many workers as bands."""
+    """Plot the scheduler's estimate of each worker's remaining work (occupancy).
+
+    With many workers, the median and bands replace the individual lines.
+    """
     series = series_of(states_of_workers, "occupancy", workers.names)
     scale = draw.seconds_scale(max(values.max() for values in series.values))
     label = f"work expected by the scheduler ({scale.unit})"
@@ -238,7 +330,7 @@ def plot_occupancy_timeline(
     legend(ax, max_legend_entries)
 
 
-@plot("Tasks executing on each worker")
+@plot("Executing tasks by worker")
 def plot_executing_tasks_timeline(
     ax: Axes,
     worker_samples: pa.Table,
@@ -246,14 +338,17 @@ def plot_executing_tasks_timeline(
     workers: Workers,
     max_legend_entries: int | None = None,
 ) -> None:
-    """Draw how many tasks each worker was executing, from sample to sample; many workers as bands."""
+    """Plot the number of tasks executing on each worker.
+
+    With many workers, the median and bands replace the individual lines.
+    """
     series = series_of(worker_samples, "executing", workers.names)
     draw.worker_steps(ax, series, whole_run, "tasks executing", workers.presence)
     legend(ax, max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
-@plot("Tasks assigned to each worker")
+@plot("Assigned tasks by worker")
 def plot_worker_activity_timeline(
     ax: Axes,
     states_of_workers: pa.Table,
@@ -261,7 +356,10 @@ def plot_worker_activity_timeline(
     workers: Workers,
     max_legend_entries: int | None = None,
 ) -> None:
-    """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
+    """Plot the number of executing and waiting tasks assigned to each worker.
+
+    With many workers, the median and bands replace the individual lines.
+    """
     series = series_of(states_of_workers, "processing", workers.names)
     draw.worker_steps(ax, series, whole_run, "tasks assigned", workers.presence)
     legend(ax, max_legend_entries)
@@ -270,9 +368,9 @@ def plot_worker_activity_timeline(
 
 @plot("Tasks assigned to all workers")
 def plot_total_active_tasks_timeline(ax: Axes, states_of_workers: pa.Table, whole_run: Span, workers: Workers) -> None:
-    """Draw how many tasks all workers together were assigned, executing or waiting.
+    """Plot the total number of executing and waiting tasks assigned to workers.
 
-    A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
+    Each worker's first value applies from its arrival, and its last value until its departure.
     """
     series = series_of(states_of_workers, "processing", workers.names)
     draw.worker_sum(ax, series, whole_run, "tasks assigned", workers.presence)

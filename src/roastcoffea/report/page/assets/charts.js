@@ -1,17 +1,17 @@
 "use strict";
-// The charts: Bokeh draws them, this fills the task stream for the window that is shown, and tells what is under the pointer.
+// Charts drawn by Bokeh; this script fills the task stream for the visible window, and describes what is under the pointer.
 {
-  const MOST_BARS = 5000; // visible tasks up to which each one is a bar of its own
-  const SETTLED = 120; // milliseconds without a move after which the stream is drawn anew
-  const MARGIN = 0.5; // windows to each side that are drawn as well, so that dragging shows no gap
+  const MOST_BARS = 5000; // maximum number of visible tasks drawn as individual bars
+  const SETTLED = 120; // milliseconds without a move after which the stream is redrawn
+  const MARGIN = 0.5; // extra width drawn on each side, as a fraction of the window, so that dragging shows no gap
   const MOST_LABELS = 24;
-  const PAPER = 690; // pixels between the margins of A4 and of US letter
+  const PAPER = 690; // pixels between the margins of A4 and US letter
   const WIDE_BORDER = 100; // as in charts.py
   const KEYS = {
     ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", Home: "all", 0: "all",
   };
 
-  let told = {}; // what charts.py has to draw
+  let told = {}; // data from charts.py
 
   const narrow = () => innerWidth < 600;
 
@@ -19,7 +19,7 @@
 
   const digits = (value) => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3))));
 
-  // A whole number of small units, of which sixty are a large one.
+  // A whole number of small units, with sixty in each large unit.
   const sixties = (whole, large, small) => `${Math.floor(whole / 60)} ${large} ${whole % 60} ${small}`;
 
   function duration(seconds) {
@@ -32,21 +32,21 @@
 
   const percent = (share) => `${digits(100 * share)} %`;
 
-  // Bokeh takes $$x$$ and \(x\) for formulas.
+  // Bokeh interprets $$x$$ and \(x\) as formulas.
   function label(name) {
     const [begin, end] = narrow() ? [1, 5] : [3, 8];
     const short = name.length > begin + end + 1 ? `${name.slice(0, begin)}…${name.slice(-end)}` : name;
     return short.replace(/[$\\]/g, (sign) => `${sign}\u200b`);
   }
 
-  // Steps of which the source holds no more than what can be seen: far points make drawing slow.
+  // Steps whose source holds only what is visible, because distant points slow down drawing.
   class Steps {
     constructor(source) {
       this.source = source;
       this.all = Object.fromEntries(Object.entries(source.data).map(([name, all]) => [name, Float64Array.from(all)]));
     }
 
-    // What is in a window, and one beside it to each side; outermost steps are made shorter.
+    // Steps in a window and one more on each side, with the outermost steps shortened.
     show(from, to) {
       const length = to - from;
       const x = this.all.x;
@@ -58,7 +58,7 @@
     }
   }
 
-  // What is under the pointer
+  // Tooltips
 
   const tip = document.createElement("div");
   tip.className = "tip";
@@ -84,7 +84,7 @@
     tip.style.top = `${Math.max(top, 4)}px`;
   }
 
-  // Last place whose value is not above the one that is sought.
+  // Last index whose value does not exceed the given one.
   function placeOf(values, sought, from = 0, to = values.length) {
     let low = from;
     let high = to;
@@ -96,7 +96,7 @@
     return low - 1;
   }
 
-  // From when to when, in milliseconds, with as many digits as it takes to tell them apart.
+  // A span between two times in milliseconds, with enough digits to distinguish them.
   function span(from, to) {
     const places = Math.min(Math.max(1 - Math.floor(Math.log10(Math.max(to - from, 1e-3) / 1e3)), 0), 6);
     const rounded = (moment) => Number((Math.max(moment, 0) / 1e3).toFixed(places));
@@ -109,18 +109,19 @@
     return `${word(from)} to ${word(to)}`;
   }
 
-  function tellClasses(data, x) {
+  // Lines that describe the stack at a moment, largest part first.
+  function tellStacked({ names, colours }, things, data, x) {
     const place = placeOf(data.x, x);
     if (place < 0 || place >= data.x.length - 1) return null;
-    const amounts = told.classes.names.map((name, number) => {
-      const below = number ? data[told.classes.names[number - 1]][place] : 0;
-      return [name, data[name][place] - below, paintOf(told.classes.colours[number])];
+    const amounts = names.map((name, number) => {
+      const below = number ? data[number - 1][place] : 0;
+      return [name, data[number][place] - below, paintOf(colours[number])];
     });
-    const total = data.total[place];
-    const shown = amounts.filter(([, threads]) => threads > 1e-3 * total).sort((one, other) => other[1] - one[1]);
+    const total = (data.total ?? data[names.length - 1])[place];
+    const shown = amounts.filter(([, amount]) => amount > 1e-3 * total).sort((one, other) => other[1] - one[1]);
     return [
-      [`${span(data.x[place], data.x[place + 1])}: ${digits(total)} threads`],
-      ...shown.map(([name, threads, colour]) => [`${name} ${digits(threads)} (${percent(threads / total)})`, colour]),
+      [`${span(data.x[place], data.x[place + 1])}: ${digits(total)} ${things}`],
+      ...shown.map(([name, amount, colour]) => [`${name} ${digits(amount)} (${percent(amount / total)})`, colour]),
     ];
   }
 
@@ -137,17 +138,27 @@
 
   // The task stream
 
-  let colours = [];
+  const PALER = 0.22; // for each quarter of a chunk's time spent waiting for a core or the GIL
+  let colours = []; // of all classes, then of all paler classes, and so on
   let pixels = new Uint32Array(0); // bytes in the order red, green, blue, alpha
 
   function mixColours() {
-    colours = (told.stream?.classes ?? []).map(([, family]) => paintOf(family));
-    pixels = Uint32Array.from(colours, (colour) => {
-      const [red, green, blue] = partsOf(colour);
-      return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
-    });
+    const classes = told.stream?.classes ?? [];
+    const parts = [0, 1, 2, 3].flatMap((pale) => classes.map(([, family]) => faded(partsOf(paintOf(family)), 1 - PALER * pale)));
+    colours = parts.map((part) => `rgb(${part.join(",")})`);
+    pixels = Uint32Array.from(parts, ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0);
   }
-  // Every task: begins and ends in milliseconds, by lane and time.
+
+  // Lines that describe a task or pixel, from its class and paleness.
+  function tellKind(kind, seconds) {
+    const { classes } = told.stream;
+    const pale = Math.floor(kind / classes.length);
+    const waited = ["", "25 to 50 %", "50 to 75 %", "over 75 %"][pale];
+    const lines = [[`${classes[kind % classes.length][0]}, ${duration(seconds)}`, colours[kind]]];
+    return waited ? [...lines, [`${waited} waiting for a core or the GIL`]] : lines;
+  }
+
+  // Every task: starts and ends in milliseconds, by lane and time.
   class Tasks {
     constructor({ tasks, steps, unit, kind, group, groups }) {
       Object.assign(this, { kind, group, groups });
@@ -162,7 +173,7 @@
       });
     }
 
-    // Places of the tasks of a lane that touch a window.
+    // Range of a lane's tasks that overlap a window.
     within(lane, from, to) {
       const [first, last] = [this.first[lane], this.first[lane + 1]];
       return [Math.max(placeOf(this.end, from, first, last) + 1, first), placeOf(this.begin, to, first, last) + 1];
@@ -177,12 +188,11 @@
       return count;
     }
 
-    // Each pixel shows the class that took most of it, any failure wins, and nothing is shown where most is idle.
+    // A pixel shows a failure if there is one, otherwise the class that took most of it; mostly idle pixels stay empty.
     picture(lanes, from, to, rows, columns) {
       const image = new Uint32Array(rows * columns);
-      const classes = colours.length;
       const width = (to - from) / columns;
-      const sums = new Float32Array(columns * classes);
+      const sums = new Float32Array(columns * (told.stream.classes.length + 1)); // the last one is for paleness
       for (let row = 0; row < rows; row++) {
         const [top, bottom] = [0, 1].map((edge) => lanes[0] + Math.floor(((row + edge) * (lanes[1] - lanes[0])) / rows));
         sums.fill(0);
@@ -193,7 +203,7 @@
     }
 
     addLane(lane, from, to, columns, sums) {
-      const classes = colours.length;
+      const classes = told.stream.classes.length;
       const width = (to - from) / columns;
       const [first, last] = this.within(lane, from, to);
       for (let task = first; task < last; task++) {
@@ -201,7 +211,10 @@
         const right = Math.min(Math.floor((end - from) / width), columns - 1);
         for (let column = Math.floor((begin - from) / width); column <= right; column++) {
           const left = from + column * width;
-          sums[column * classes + this.kind[task]] += Math.min(end, left + width) - Math.max(begin, left) + 1e-9;
+          const part = Math.min(end, left + width) - Math.max(begin, left) + 1e-9;
+          const place = column * (classes + 1);
+          sums[place + (this.kind[task] % classes)] += part;
+          sums[place + classes] += part * Math.floor(this.kind[task] / classes);
         }
       }
     }
@@ -211,10 +224,8 @@
       const task = placeOf(this.begin, x, first, last);
       if (task < first || this.end[task] < x) return null;
       const [begin, end] = [this.begin[task], this.end[task]];
-      const [name] = told.stream.classes[this.kind[task]];
-      const colour = colours[this.kind[task]];
       return [
-        [`${name}, ${duration((end - begin) / 1e3)}`, colour],
+        ...tellKind(this.kind[task], (end - begin) / 1e3),
         [span(begin, end)],
         ...this.groups[this.group[task]].map((word) => [word]),
       ];
@@ -222,28 +233,29 @@
   }
 
   function paintRow(image, sums, half) {
-    const classes = colours.length;
+    const classes = told.stream.classes.length;
     const failed = told.stream.classes.findIndex(([name]) => name === "failed");
     for (let column = 0; column < image.length; column++) {
       let [best, most, busy] = [-1, 0, 0];
       for (let kind = 0; kind < classes; kind++) {
-        const sum = sums[column * classes + kind];
+        const sum = sums[column * (classes + 1) + kind];
         busy += sum;
         if (sum > most) [best, most] = [kind, sum];
       }
-      if (sums[column * classes + failed] > 0) image[column] = pixels[failed];
-      else if (best >= 0 && busy >= half) image[column] = pixels[best];
+      const pale = Math.round(sums[column * (classes + 1) + classes] / busy);
+      if (sums[column * (classes + 1) + failed] > 0) image[column] = pixels[failed];
+      else if (best >= 0 && busy >= half) image[column] = pixels[best + classes * pale];
     }
   }
 
-  // Sums in pixels, where the tasks are too many.
+  // Sums per pixel, if there are too many tasks for bars.
   class Sums {
     constructor(about, lanes) {
       Object.assign(this, about, { lanes });
     }
 
     image() {
-      return Uint32Array.from(this.kind, (kind) => (kind < pixels.length ? pixels[kind] : 0));
+      return Uint32Array.from(this.kind, (kind) => (kind < 0 ? 0 : pixels[kind]));
     }
 
     tell(lane, x) {
@@ -255,11 +267,9 @@
       const room = lanes * this.seconds;
       const lines = [
         [span(1e3 * column * this.seconds, 1e3 * (column + 1) * this.seconds)],
-        [`${digits(lanes)} threads, busy ${percent(this.busy[place] / 1e3)} of ${duration(room)}`],
+        [`${digits(lanes)} threads, busy for ${percent(this.busy[place] / 1e3)} of ${duration(room)}`],
       ];
-      const kind = told.stream.classes[this.kind[place]];
-      if (kind) lines.push([`${kind[0]} ${duration((this.most[place] / 1e3) * room)}`, colours[this.kind[place]]]);
-      return lines;
+      return this.kind[place] < 0 ? lines : [...lines, ...tellKind(this.kind[place], (this.most[place] / 1e3) * room)];
     }
   }
 
@@ -336,7 +346,7 @@
       this.bars.data = data;
     }
 
-    // The worker at the first of its lanes, where there is room for the names.
+    // Labels each worker at its first lane, if there is room for names.
     nameLanes(lanes) {
       const places = [];
       for (let worker = placeOf(this.firstLane, lanes[0]); worker < this.workers.length && this.firstLane[worker] < lanes[1]; worker++) {
@@ -359,7 +369,7 @@
     }
   }
 
-  // Moving the window of time
+  // Moving the time window
 
   function move(range, how) {
     const length = range.end - range.start;
@@ -378,7 +388,7 @@
     range.setv({ start, end: start + span });
   }
 
-  // What each chart draws for a window, and what it tells of a point.
+  // How each chart draws a window and describes a point.
 
   function ratesChart(figure, doc) {
     const rates = new Steps(figure.renderers[0].data_source);
@@ -388,10 +398,10 @@
     return { draw, tell: (x) => tellRates(rates.all, workers?.all, x) };
   }
 
-  function classesChart(figure) {
+  const stackedChart = (name, things) => (figure) => {
     const steps = new Steps(figure.renderers[0].data_source);
-    return { draw: (from, to) => steps.show(from, to), tell: (x) => tellClasses(steps.all, x) };
-  }
+    return { draw: (from, to) => steps.show(from, to), tell: (x) => tellStacked(told[name], things, steps.all, x) };
+  };
 
   function streamChart(figure, doc, view) {
     const stream = new Stream(figure, doc);
@@ -399,9 +409,23 @@
     return { draw: () => stream.draw(view.frame.bbox), tell: (x, y) => stream.tell(x, y), recolour };
   }
 
-  const OVER_TIME = { rates: ratesChart, classes: classesChart, stream: streamChart };
+  const OVER_TIME = {
+    rates: ratesChart, classes: stackedChart("classes", "threads"), datasets: stackedChart("datasets", "chunks"), stream: streamChart,
+  };
 
+  // The load event waits for a frame that is being written, so printed or captured pages include the charts.
   async function main() {
+    const frame = document.body.appendChild(Object.assign(document.createElement("iframe"), { hidden: true, title: "loading" }));
+    frame.contentDocument.open();
+    try {
+      await drawAll();
+    } finally {
+      frame.contentDocument.close();
+      frame.remove();
+    }
+  }
+
+  async function drawAll() {
     told = await unpacked(document.getElementById("charts")).json();
     const render = { docid: "doc", roots: told.roots, root_ids: Object.keys(told.roots) };
     mixColours();
@@ -423,21 +447,28 @@
     for (const [name, chart] of charts) if (chart.key) watchBoxes(name, views.get(figures.get(name)), chart);
     const drawMoving = () => moving.forEach((_, name) => charts.get(name).draw(range.start, range.end));
     if (range) watchWindow(range, moving, drawMoving);
-    watchSizes([...charts].filter(([name]) => SHAPES[name]));
+    watchSizes([...charts].filter(([name]) => SHAPES[name]), () => fitBorders(figures));
+    fitBorders(figures);
     const recolour = () => {
       mixColours();
       for (const figure of figures.values()) paintFigure(figure);
       charts.forEach((chart, name) => { chart.recolour?.(); if (SHAPES[name]) chart.draw(); });
       if (range) drawMoving();
-      figures.forEach((figure) => views.get(figure).request_repaint());
+      figures.forEach((figure) => repaintSoon(views.get(figure)));
     };
     recolour();
     document.addEventListener("scheme", recolour);
-    printInLight(recolour, () => figures.forEach((figure) => views.get(figure).repaint()));
+    fitPaper();
+    figures.forEach((figure) => (views.get(figure).repaint ?? views.get(figure).paint).call(views.get(figure)));
     document.documentElement.dataset.charts = "drawn";
   }
 
-  // Glyphs whose name says so have a colour of the page.
+  // Versions of Bokeh before 3.7 use a different name.
+  function repaintSoon(view) {
+    (view.request_repaint ?? view.request_render).call(view);
+  }
+
+  // Paints glyphs whose names request a page colour.
   function paintFigure(figure) {
     for (const renderer of figure.renderers) {
       if (!renderer.name?.startsWith("paint-")) continue;
@@ -448,12 +479,12 @@
     }
   }
 
-  function watchSizes(charts) {
+  function watchSizes(charts, fit) {
     for (const [name, chart] of charts) {
       let waiting = null;
       new ResizeObserver(() => {
         clearTimeout(waiting);
-        waiting = setTimeout(() => chart.draw(), SETTLED);
+        waiting = setTimeout(() => { fit(); chart.draw(); }, SETTLED);
       }).observe(document.getElementById(`plot-${name}`));
     }
   }
@@ -486,7 +517,7 @@
     const place = document.getElementById(`plot-${name}`);
     place.tabIndex = 0;
     place.setAttribute("role", "application");
-    place.setAttribute("aria-label", `${name}: arrow keys move in time, plus and minus zoom, Home shows the whole run`);
+    place.setAttribute("aria-label", `${name}: arrow keys pan in time, plus and minus zoom, Home shows the whole run`);
     place.addEventListener("keydown", (event) => {
       if (!(event.key in KEYS) || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
@@ -512,10 +543,13 @@
     });
   }
 
-  // On a narrow page there is room for charts or for what is beside them.
+  // Narrow pages have no room for wide borders; trees have no borders.
   function fitBorders(figures) {
     const border = narrow() ? 52 : WIDE_BORDER;
-    for (const figure of figures.values()) figure.setv({ min_border_left: border, min_border_right: border });
+    for (const figure of figures.values()) {
+      if (figure.min_border_left > 1) figure.setv({ min_border_left: border, min_border_right: narrow() ? 12 : border });
+      if (figure.name === "points") figure.below[0].ticker.desired_num_ticks = narrow() ? 2 : 4;
+    }
   }
 
   function watchWindow(range, figures, draw) {
@@ -524,7 +558,6 @@
     const status = document.getElementById("window");
     const settled = () => {
       if (held) return;
-      fitBorders(figures);
       draw();
       status.textContent = span(range.start, range.end);
     };
@@ -532,7 +565,7 @@
       clearTimeout(waiting);
       waiting = setTimeout(settled, SETTLED);
     };
-    // Nothing is drawn anew while somebody drags: that would hold up the hand.
+    // Do not redraw while the user drags, because that would make dragging jerky.
     addEventListener("pointerdown", () => { held = true; }, true);
     for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { held = false; later(); }, true);
     range.change.connect(later);
@@ -544,21 +577,14 @@
     settled();
   }
 
-  // Paper is light, and narrower than a window: what was drawn for this one is made smaller.
-  function printInLight(recolour, repaint) {
+  // Paper is narrower than a window, so charts are scaled down; there is no time to redraw them. Dark
+  // charts keep their background.
+  function fitPaper() {
     const root = document.documentElement;
-    let before = null;
     addEventListener("beforeprint", () => {
+      const dark = getComputedStyle(root).colorScheme === "dark";
       root.style.setProperty("--print-zoom", Math.min(1, PAPER / document.querySelector(".plot").offsetWidth));
-      before = root.dataset.scheme ?? "";
-      root.dataset.scheme = "light";
-      recolour();
-    });
-    addEventListener("beforeprint", repaint); // on its own, so that what the first one promised has come true
-    addEventListener("afterprint", () => {
-      if (before) root.dataset.scheme = before;
-      else delete root.dataset.scheme;
-      recolour();
+      root.style.setProperty("--print-ground", dark ? getComputedStyle(root).getPropertyValue("--paper") : "transparent");
     });
   }
 

@@ -1,5 +1,5 @@
 "use strict";
-// What a block of base64 holds that was compressed, as a response: .json(), .arrayBuffer().
+// The decompressed content of a base64 block, as a response: .json(), .arrayBuffer().
 function unpacked(element) {
   const packed = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
@@ -11,7 +11,7 @@ async function copyText(text) {
       await navigator.clipboard.writeText(text);
       return;
     } catch (refused) {
-      if (!(refused instanceof DOMException)) throw refused; // a browser may refuse: then as before there was a clipboard
+      if (!(refused instanceof DOMException)) throw refused; // the browser refused: use the fallback
     }
   }
   const area = document.createElement("textarea");

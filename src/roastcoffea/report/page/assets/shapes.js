@@ -1,8 +1,8 @@
 "use strict";
-// Charts that are not over time: trees of boxes, points and the map of workers. Bokeh draws; this fits boxes and labels
-// to what is shown, and tells what is under the pointer.
+// Charts without a time axis: trees of boxes, points and the worker map. Bokeh draws them; this script fits boxes
+// and labels to the view, and describes what is under the pointer.
 
-// Colours of the page by name, in the scheme that is shown.
+// A page colour by name, in the current scheme.
 function paintOf(name) {
   const variable = name === "ink" || name === "quiet" ? `--${name}` : `--rc-${name}`;
   return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
@@ -13,6 +13,12 @@ function partsOf(colour) {
   return [value >> 16, (value >> 8) & 0xff, value & 0xff];
 }
 
+// A colour at this opacity on the page.
+function faded(parts, share) {
+  const ground = partsOf(getComputedStyle(document.documentElement).getPropertyValue("--paper").trim());
+  return parts.map((part, place) => Math.round(share * part + (1 - share) * ground[place]));
+}
+
 // Black or white, whichever has more contrast with a colour (WCAG 2).
 function inkOn(parts) {
   const linear = parts.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
@@ -20,16 +26,17 @@ function inkOn(parts) {
   return 1.05 / (light + 0.05) >= (light + 0.05) / 0.05 ? "#ffffff" : "#000000";
 }
 
-// Names of colours are asked for once a scheme.
+// Colours at each opacity are computed once per scheme.
 function painter() {
   const known = new Map();
-  return (name) => {
-    if (!known.has(name)) known.set(name, paintOf(name));
-    return known.get(name);
+  return (name, share) => {
+    const key = `${name} ${share}`;
+    if (!known.has(key)) known.set(key, faded(partsOf(paintOf(name)), share));
+    return known.get(key);
   };
 }
 
-// Where there are several things to show, people choose one by its place.
+// Lets users choose what to show, if there is a choice.
 function addChoice(name, labels, chosen) {
   if (labels.length < 2) return;
   const label = document.createElement("label");
@@ -54,7 +61,8 @@ document.addEventListener("click", (event) => {
 });
 
 class BoxTree {
-  static LETTER = 6.7; // pixels
+  static LETTER = 6.7; // pixels, on average
+  static INK = Object.assign(document.createElement("canvas").getContext("2d"), { font: "12px helvetica" });
   static NARROWEST = 0.6;
   static PALE = 0.55;
 
@@ -89,7 +97,6 @@ class BoxTree {
     const [from, to] = this.window();
     const pixel = (to - from) / Math.max(this.view.frame.bbox.width, 1);
     const paint = painter();
-    const ground = partsOf(getComputedStyle(document.documentElement).getPropertyValue("--paper").trim());
     const boxes = { left: [], right: [], top: [], bottom: [], colour: [] };
     const labels = { x: [], y: [], text: [], colour: [] };
     for (let box = 0; box < this.count; box++) {
@@ -98,15 +105,16 @@ class BoxTree {
       const wide = (right - left) / pixel;
       if (wide < BoxTree.NARROWEST) continue;
       const share = this.pale[box] ? BoxTree.PALE : 1;
-      const parts = partsOf(paint(this.paint[box])).map((part, place) => Math.round(share * part + (1 - share) * ground[place]));
+      const parts = paint(this.paint[box], share);
       boxes.left.push(left);
       boxes.right.push(right - (wide > 3 ? pixel : 0));
       boxes.top.push(this.depth[box] + 0.03);
       boxes.bottom.push(this.depth[box] + 0.97);
       boxes.colour.push(`rgb(${parts.join(",")})`);
-      const letters = Math.floor((wide - 8) / BoxTree.LETTER);
+      let letters = Math.floor((wide - 8) / BoxTree.LETTER);
+      while (letters > 2 && BoxTree.INK.measureText(this.shortened(box, letters)).width > wide - 8) letters--;
       if (letters < 3) continue;
-      const name = this.name[box].length > letters ? this.shortened(box, letters) : this.name[box];
+      const name = this.shortened(box, letters);
       labels.x.push(left + 4 * pixel);
       labels.y.push(this.depth[box] + 0.5);
       labels.text.push(name.replace(/[$\\]/g, (sign) => `${sign}\u200b`));
@@ -116,9 +124,10 @@ class BoxTree {
     this.labels.data = labels;
   }
 
-  // Of files the end tells more than the beginning.
+  // The end of a file name says more than its beginning.
   shortened(box, letters) {
     const name = this.name[box];
+    if (name.length <= letters) return name;
     return name.includes("/") ? `…${name.slice(1 - letters)}` : `${name.slice(0, letters - 1)}…`;
   }
 
@@ -140,7 +149,7 @@ class BoxTree {
     if (box >= 0) this.zoom(box);
   }
 
-  // The box that a key leads to.
+  // The box to which a key moves.
   step(key) {
     const inside = (box, other) => this.left[other] >= this.left[box] - 1e-9
       && this.left[other] + this.width[other] <= this.left[box] + this.width[box] + 1e-9;
@@ -163,7 +172,7 @@ class BoxTree {
     return this.tip[next].join(", ");
   }
 
-  static KEYS = "arrow keys lead to what is above, below and beside, Home to the whole";
+  static KEYS = "arrow keys move up, down and sideways, Home shows everything";
 }
 
 class Points {
@@ -225,7 +234,7 @@ class WorkerMap {
     const { rows, columns, seconds, paint } = this.about;
     const { ndarray } = Bokeh.require("core/util/ndarray");
     const [red, green, blue] = partsOf(paintOf(paint));
-    const [, shares] = this.about.maps[this.measure]; // percent, and -1 for what is not known
+    const [, shares] = this.about.maps[this.measure]; // percent, or -1 if unknown
     const image = Uint32Array.from(shares, (share) => {
       const alpha = Math.round(2.55 * Math.max(share, 0));
       return ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
@@ -241,10 +250,10 @@ class WorkerMap {
     const { digits, duration, told } = this.kit;
     const [measure, shares] = maps[this.measure];
     const share = shares[row * columns + column];
-    const amount = share < 0 ? "not known" : `${share} %`;
+    const amount = share < 0 ? "unknown" : `${share} %`;
     const of = this.workersOf(row);
-    const names = of.length > 1 ? [[`${of.length} workers from ${told.names[of[0]] ?? of[0]} on`]] : [[told.names[of[0]] ?? of[0]], [of[0]]];
-    const factor = of.length === 1 && slow[of[0]] ? [[`chunks take ${slow[of[0]]} times as long as on the others`]] : [];
+    const names = of.length > 1 ? [[`${of.length} workers, starting with ${told.names[of[0]] ?? of[0]}`]] : [[told.names[of[0]] ?? of[0]], [of[0]]];
+    const factor = of.length === 1 && slow[of[0]] ? [[`chunks take ${slow[of[0]]} times as long as on other workers`]] : [];
     return [...names, [`${measure}: ${amount}`, paintOf(this.about.paint)], [`after ${duration(x)}`], ...factor];
   }
 }

@@ -1,5 +1,5 @@
 "use strict";
-// Tables that sort and filter. A row is a list of [text, number or null, address of a link]; text is set as text.
+// Sortable, filterable tables. A row is a list of [text, number or null, link address]; text is inserted as text.
 {
   const STEP = 100;
   const LONGEST_WORD = 40; // as in frame.py
@@ -32,7 +32,7 @@
     return row;
   }
 
-  // What is not known comes last in both directions.
+  // Unknown values come last in both directions.
   function order(place, numeric, sign) {
     if (!numeric) return (one, other) => sign * one[place][0].localeCompare(other[place][0], "en", { numeric: true });
     return (one, other) => {
@@ -72,7 +72,7 @@
       new ResizeObserver(() => { hint.hidden = region.scrollWidth <= region.clientWidth + 1; }).observe(region);
     }
 
-    // Rows that have all of these words.
+    // Shows the rows that contain all of these words.
     search(words) {
       this.filter.value = words;
       this.show();
@@ -86,7 +86,7 @@
     }
 
     makeSortable(head, place) {
-      if (!head.textContent) return; // what has no name has no button
+      if (!head.textContent) return; // columns without a name get no button
       const button = element("button", head.textContent);
       button.type = "button";
       head.replaceChildren(button);
@@ -153,7 +153,7 @@
     return [container, made];
   });
 
-  // What is folded
+  // Collapsed sections
 
   const folds = Array.from(document.querySelectorAll("details.fold"));
 
@@ -199,7 +199,7 @@
     unfold.addEventListener("click", () => {
       const open = folds.some((fold) => !fold.open);
       for (const fold of folds) fold.open = open;
-      unfold.textContent = open ? "Fold all" : "Unfold all";
+      unfold.textContent = open ? "Collapse all" : "Expand all";
     });
   }
 }
