@@ -20,7 +20,7 @@ from roastcoffea.log.marks import added_up, clear_metadata, difference, forget_r
 async def ask_workers(
     scheduler: Any, function: bytes, arguments: Mapping[str, Any], timeout: float
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run a pickled function on each worker; return the answers, and the workers that did not answer."""
+    """Run a pickled function on each worker; return the results, and the workers that did not respond."""
     from distributed.protocol.pickle import dumps
 
     message = {"op": "run", "function": function, "args": dumps(()), "kwargs": dumps(dict(arguments))}

@@ -284,6 +284,8 @@ def plan_command(
     def planned() -> None:
         with redirect_stdout(sys.stderr) if options["as_json"] else nullcontext():
             run()
+        if not planner.has_planned:
+            raise SystemExit(1)
 
     return planned
 

@@ -131,7 +131,7 @@ class CoreWait(OfThread):
 
 
 class BytesRead(OfThread):
-    """Gauge for the bytes that this thread reads and writes with `read()`, `write()` and similar calls, without mmap.
+    """Gauge for the bytes that this thread reads and writes with `read()`, `write()` and similar calls, excluding mmap.
 
     Ordinary files, pipes and /proc files all count.
     """
@@ -159,9 +159,9 @@ class Delays:
     core_wait: CoreWait | None = None
     """Gauge for the thread's time waiting for a core; set while process() is running."""
     off_core = 0.0
-    """The thread's wall time minus its CPU time when the run-queue time was last read."""
+    """Wall time minus CPU time of the thread, as of the last reading of the run-queue time."""
     delay = 0.0
-    """The thread's time waiting for a core when the run-queue time was last read."""
+    """Time the thread had waited for a core, as of the last reading of the run-queue time."""
     shortest, answers = 2e-3, 0
     """Shortest wait, in seconds, after which the run-queue time is read, because each read costs a system call."""
     waits_since = 0.0

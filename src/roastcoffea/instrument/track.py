@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -22,6 +23,9 @@ from roastcoffea.redaction import Added, redacted, redacted_beginning
 
 CHUNKS: Final = "_roastcoffea_open_chunks"
 """Name of the shared state, which contains the process's open chunks and each context's `current` chunk."""
+
+_OUTSIDE: Final[set[int]] = set()
+"""Threads in which roastcoffea itself is writing files."""
 
 
 class OpenChunk:
@@ -99,7 +103,7 @@ def open_chunk_of(ambiguous: Callable[[OpenChunk], None], others: tuple[str, ...
         Name prefixes of threads that do not work for any chunk.
     """
     state = sys.modules.get(name_here(CHUNKS))
-    if state is None:
+    if state is None or get_ident() in _OUTSIDE:
         return None
     chunk: OpenChunk | None = state.current.get()
     if chunk is not None:
@@ -116,6 +120,17 @@ def open_chunk_of(ambiguous: Callable[[OpenChunk], None], others: tuple[str, ...
     for chunk in chunks:
         ambiguous(chunk)
     return None
+
+
+@contextmanager
+def outside_chunks() -> Iterator[None]:
+    """Context manager for files that roastcoffea itself writes while chunks may be running in other threads."""
+    thread = get_ident()
+    _OUTSIDE.add(thread)
+    try:
+        yield
+    finally:
+        _OUTSIDE.discard(thread)
 
 
 def _unassigned(chunk: OpenChunk) -> None:

@@ -148,7 +148,7 @@ STATE: Final = _declared(
 
 The fields are followed by `size` bytes of `STATE_FIELDS` rows, then by JSON with a list for each new task. Each list
 contains the task's key. For coffea's tasks, it also contains the code for the task kind. For chunks, it also contains
-the dataset, the file, the tree, the first entry and the entry after the last.
+the dataset, the file, the tree, the first entry and one past the last entry.
 """
 
 VIEWS: Final = _declared(table="batches of workers' views of tasks")
@@ -186,8 +186,8 @@ workers that changed since the previous sample.
 WORKER_STATE_FIELDS: Final = (*of(TEXT, "worker"), *of("I", "processing"), *of("q", "nbytes"), *of("f", "occupancy"))
 
 TASK_CHUNK: Final = _declared(table="chunks of failed tasks")
-"""A failed chunk as JSON: the dataset, the file, the tree, the first entry and the entry after the last. This entry
-follows the entry for the chunk's task.
+"""A failed chunk as JSON: the dataset, the file, the tree, the first entry and one past the last entry. This record
+follows the record for the chunk's task.
 
 It is needed because an attempt produces no record of its own if its worker dies.
 """

@@ -85,8 +85,8 @@ GROWTH_COLUMNS: Final = (
     seconds_column("age", "time from the end of its first chunk to the end of its last one"),
     bytes_column("memory_after", "mean resident memory after its last three chunks"),
     Column("growth", "number", "B", "growth of resident memory per chunk, including results"),
-    Column("growth_low", "number", "B", "lower bound of the 90 % interval of the growth"),
-    Column("growth_high", "number", "B", "upper bound of the 90 % interval of the growth"),
+    Column("growth_low", "number", "B", "lower bound of the 90 % confidence interval for the growth"),
+    Column("growth_high", "number", "B", "upper bound of the 90 % confidence interval for the growth"),
     Column("results_growth", "number", "B", "growth per chunk of the results that Dask holds in memory"),
     text_column(
         "grows", f'where most of a significant growth is: "{IN_PROCESS}" or "{IN_RESULTS}"; none if it may be chance'

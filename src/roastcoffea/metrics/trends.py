@@ -10,7 +10,7 @@ import scipy
 from roastcoffea.metrics.statistics import Numbers
 
 GAINS: Final = (0.0, 0.03, 0.3, 3.0, 30.0, 300.0)
-"""Variances of a random walk's steps relative to the independent noise: how much the noise may wander."""
+"""Variances of a random walk's steps, relative to the variance of the independent noise: how far a series may drift."""
 
 
 class Fits(NamedTuple):
@@ -28,7 +28,7 @@ class Fits(NamedTuple):
 
 
 def fitted(values: Numbers, candidates: Numbers, contrasts: Numbers, *, alike: bool = False) -> Fits:
-    """Fit each candidate alone to each series, averaged over how much the noise may wander.
+    """Fit each candidate alone to each series, averaged over how far the series may drift.
 
     Parameters
     ----------

@@ -300,7 +300,7 @@ class Planner(Recorder):
 
     def __init__(self, show: Callable[[Forecast], object], **settings: Any) -> None:
         super().__init__(os.curdir)
-        self._show, self._settings, self._has_planned = show, settings, False
+        self._show, self._settings, self.has_planned = show, settings, False
 
     def _patch_method(self, runner: Any, name: str) -> None:
         original = getattr(runner, name)
@@ -321,7 +321,7 @@ class Planner(Recorder):
     def _plan(self, runner: Any, **given: Any) -> None:
         from roastcoffea.studies.plan import plan
 
-        self._has_planned = True
+        self.has_planned = True
         # a collector in the script would take the sample's records
         token, outer = _is_unmeasured.set(True), current.set(None)
         try:
@@ -335,7 +335,7 @@ class Planner(Recorder):
 
     def say_end(self) -> None:
         """Print on stderr at the end of the process if there was no forecast."""
-        if self.recording and not self._has_planned:
+        if self.recording and not self.has_planned:
             _tell("there is no forecast, because no Runner was called")
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from roastcoffea.compat.legacy import untagged, with_python_types
 from roastcoffea.errors import UnreadableMeasurementError
+from roastcoffea.instrument.track import outside_chunks
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.columns import Column
@@ -212,7 +213,7 @@ def table_file(folder: Path, name: str) -> Path:
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
     # in small tables, compression, dictionaries and statistics slow down reading without saving space
     large = table.nbytes >= 100_000
-    with synced_file(table_file(folder, name)) as file:
+    with synced_file(table_file(folder, name)) as file, outside_chunks():
         pq.write_table(
             table,
             file,

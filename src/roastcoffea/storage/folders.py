@@ -112,7 +112,7 @@ def synced_file(path: Path) -> Iterator[BinaryIO]:
 
 def check_free(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
-        raise MeasurementError(f"{path} is a folder; choose the name of a file")
+        raise MeasurementError(f"{path} is a folder; specify a file name")
     if path.exists() and not overwrite:
         raise MeasurementError(f"{path} exists; {OR_OVERWRITE}")
 
@@ -297,7 +297,7 @@ def writer_lives(hidden: Path) -> bool | None:
 
 
 def tidy(parent: Path) -> None:
-    """Restore or remove the output that killed processes left in a folder.
+    """Restore or remove output left behind in a folder by killed processes.
 
     Complete folders, and folders that were moved aside, are moved to their destinations if the names are free. Output
     of live processes, recent output from other machines, and anything that cannot be removed are kept.

@@ -49,7 +49,7 @@ EFFICIENT: Final = 0.8
 """Minimum share of reserved thread time spent in chunks for which more workers are recommended."""
 
 SAVED: Final = 1.25
-"""Ratio of the walltime to request to the upper end of the forecast."""
+"""Ratio of the requested walltime to the upper end of the forecast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class Forecast(Paged):
     """Forecast for a whole fileset, with 90 % intervals.
 
     `cpu` is the CPU time of all chunks in seconds, and `startup` the extra CPU time of each new process. `memory` is
-    the peak memory of the worker that needs most, and `request` the memory to request for each worker. `endpoints` maps
-    servers to the bytes requested from them. `output` is the pickled size of the output. `workers` and `chunksize` are
-    recommended; all other values are for the present chunk size. `missing` says what could not be measured, and why.
-    `measurement` is the measurement of the sample.
+    the peak memory of the worker that needs the most, and `request` the memory to request for each worker. `endpoints`
+    maps servers to the bytes requested from them. `output` is the pickled size of the output. `workers` and `chunksize`
+    are recommended; all other values are for the present chunk size. `missing` says what could not be measured, and
+    why. `measurement` is the measurement of the sample.
     """
 
     name: str
@@ -377,7 +377,7 @@ class WholeRun:
         return None
 
     def _memory(self, output: Estimate | None, results: Sequence[Any]) -> Estimate | None:
-        """Peak memory of the worker that needs most."""
+        """Peak memory of the worker that needs the most."""
         peak = moments(self.table, "memory_peak")
         peak = peak[np.isfinite(peak)]
         if not len(peak):

@@ -69,7 +69,7 @@ def test_json_is_all_of_stdout(script: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
-        ("print('nothing')", 0, "there is no forecast, because no Runner was called"),
+        ("print('nothing')", 1, "there is no forecast, because no Runner was called"),
         ("raise SystemExit(3)", 3, "there is no forecast, because no Runner was called"),
         (FAILS, 1, "planted"),
     ],
@@ -80,6 +80,15 @@ def test_how_scripts_end_otherwise(script: Path, code: str, status: int, words: 
     assert done.returncode == status
     assert words in done.stderr
     assert not re.search(r"roastcoffea/(recording|studies|instrument|cli)", done.stderr)
+
+
+def test_a_collector_of_the_script_does_not_take_the_sample(script: Path) -> None:
+    code = WRITES.replace("output = call(", "from roastcoffea import MetricsCollector\nwith MetricsCollector(): call(")
+    (script / "script.py").write_text(code)
+    done = run_in(script, *COMMAND, "--sample", "50", "--json", "script.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sampled"] == 8
+    assert {path.name for path in script.iterdir()} == {"sample.json", "script.py"}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from distributed import Client, LocalCluster
 from releases import NO_RETRIES
 
 from roastcoffea import MetricsCollector, load, measured
+from roastcoffea.instrument.meter import openings
 from roastcoffea.measurement import Measurement
 
 EVENTS = 20_000
@@ -379,6 +380,54 @@ def test_files_of_threads_of_the_function_count(source: str, tmp_path: Path) -> 
     # its time is that of another thread
     assert measurement.chunks["write_cpu_seconds"].sum() == 0
     assert measurement.outputs["seconds"].item() > 0
+
+
+EARLIER: list[Measurement] = []
+BOTH = threading.Barrier(2)
+
+
+def saving(_: Any, path: Path) -> None:
+    def write() -> None:
+        EARLIER[0].save(path / "runs")
+        EARLIER[0].export(path / "tables", "parquet")
+
+    BOTH.wait(60)
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    BOTH.wait(60)
+
+
+@on_linux
+def test_measurements_saved_meanwhile_are_no_writes_of_chunks(source: str, tmp_path: Path) -> None:
+    EARLIER[:] = [run(source, Skim(tmp_path, recreated))[0]]
+    folder = tmp_path / "meanwhile"
+    folder.mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        executor = FuturesExecutor(pool=pool, workers=2, status=False)
+        measurement, output = run(source, Skim(folder, saving), executor)
+    assert output["events"] == EVENTS
+    assert len(sizes(folder)) > 20
+    assert measurement.write_ledger.total == 0
+    assert measurement.problems == []
+
+
+@on_linux
+def test_writes_are_unknown_where_the_libraries_cannot_be_patched(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> Any:
+        raise AttributeError("planted")
+
+    monkeypatch.setattr(openings, "_first_written", fails)
+    measurement, output = run(source, Skim(tmp_path, recreated))
+    assert output["events"] == EVENTS
+    assert measurement.chunks["bytes_written"].isna().all()
+    assert measurement.chunks[["write_cpu_seconds", "write_wait_seconds"]].isna().all(axis=None)
+    ledger = measurement.time_ledger
+    assert "write" not in ledger
+    assert ledger.residual == pytest.approx(0, abs=1e-3 * ledger.total)
+    assert any("planted" in problem for problem in measurement.problems)
 
 
 @on_linux

@@ -16,7 +16,7 @@ from typing import Any, Final
 from roastcoffea.generations import classes_of_ntuples, column_readers
 from roastcoffea.instrument.meter.files import BUILD, OPEN, OTHER, FilesMeter
 from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ, Tally
-from roastcoffea.instrument.meter.writers import WRITTEN, Writes
+from roastcoffea.instrument.meter.writers import WRITE_TIMES, WRITTEN, Writes
 from roastcoffea.instrument.shared import Action, Remembered, joined, leave, lock_of, name_here
 from roastcoffea.instrument.track import OpenChunk, open_chunk_of
 
@@ -63,7 +63,7 @@ class openings_noticed:  # noqa: N801  (a context, like those in contextlib)
             self._leave()
         if unseen:
             problem = "pyarrow.parquet was imported inside the function: import it beforehand"
-            self._meter.miss("writing Parquet", problem, *WRITTEN)
+            self._meter.miss("writing Parquet", problem, *WRITTEN, *WRITE_TIMES)
         if self._without_events and FACTORY in sys.modules:
             problem = "coffea's NanoEvents was imported inside the function: import it beforehand"
             self._meter.miss("building events and reading Parquet", problem)
@@ -129,7 +129,7 @@ def _patch(state: Any, meter: Tally, patches: Action) -> None:
                 state.patched[owner, name] = made
                 setattr(owner, name, made[1])
     except Exception as problem:
-        meter.miss("files that the function opens or writes", problem, *_unknown_to(meter), *WRITTEN)
+        meter.miss("files that the function opens or writes", problem, *_unknown_to(meter), *WRITTEN, *WRITE_TIMES)
 
 
 def _patch_further(meter: Tally, patches: Action) -> None:

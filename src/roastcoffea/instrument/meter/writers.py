@@ -17,6 +17,7 @@ from roastcoffea.redaction import Added, redacted
 
 WRITTEN: Final = tuple(column.name for column in WRITTEN_COLUMNS)
 AMOUNTS: Final = WRITTEN[:3]
+WRITE_TIMES: Final = ("write_cpu_seconds", "write_wait_seconds")
 
 MAGIC: Final = 4
 """Bytes that a Parquet writer writes as soon as it is created."""

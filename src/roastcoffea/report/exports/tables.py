@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import MeasurementError
+from roastcoffea.instrument.track import outside_chunks
 from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
@@ -163,10 +164,16 @@ def _escape(found: re.Match[str]) -> str:
 
 _encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
+
+def _write_parquet(table: pa.Table, file: BinaryIO) -> None:
+    with outside_chunks():
+        pq.write_table(table, file, compression="zstd")
+
+
 WRITERS: Final[Mapping[str, Callable[[pa.Table, BinaryIO], None]]] = {
     "csv": _write_csv,
     "json": _write_json,
-    "parquet": partial(pq.write_table, compression="zstd"),
+    "parquet": _write_parquet,
 }
 
 

@@ -83,7 +83,7 @@ def plot_task_stream(
 
 
 def _colours_of(scheme: Scheme) -> Numbers:
-    """Return the colour of each class in SHOWN by paleness, and the background colour for IDLE."""
+    """Return the colour of each class in SHOWN for each level of paleness, and the background colour for IDLE."""
     full, ground = np.array([[to_rgba(scheme.of_time[name])] for name in SHOWN]), np.array(to_rgba(scheme.ground))
     shares = 0.22 * np.arange(4)[:, None]
     return np.concatenate([full * (1 - shares) + shares * ground, np.broadcast_to(ground, (1, 4, 4))])
