@@ -100,7 +100,8 @@ class MetricsCollector(Enterable):
     events : str or callable, optional
         How to count events in tasks that are measured only because of `everything`; see `measured`.
     name : str, optional
-        Name of the run, used in its title and as its folder name. By default, the title lists the processors.
+        Name of the run, used in its title and as its folder name. By default, it is taken from the
+        processors: their `name`, their configuration, or their class.
     journal : path, bool or None
         Folder for the journal. True selects a folder in `$XDG_STATE_HOME` or `~/.local/state`; False or None disables
         the journal. If this process is killed, `roastcoffea recover` can turn the journal into a measurement. The

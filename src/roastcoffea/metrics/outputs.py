@@ -105,7 +105,10 @@ def write_ledger(run: Run, chunks: Table, counted_chunks: Table) -> WriteLedger:
     is_known = chunks["bytes_written"].is_valid()
     known = rows_where(chunks, is_known)
     lacking = len(chunks) - len(known)
-    refuse_if(lacking and not len(known), "recorded by a version that did not measure writing")
+    refuse_if(
+        lacking and not len(known),
+        "no chunk has a count of written bytes: an older version did not measure writing, or the problems say why",
+    )
     attempts, reasons = attempts_of_calls(run, chunks, counted_chunks)
     reasons += [f"{lacking} chunk attempts have no count of written bytes"] if lacking else []
     rows = _rows(known, among(chunks, counted_chunks)[is_known.to_numpy()])
