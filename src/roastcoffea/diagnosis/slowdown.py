@@ -18,13 +18,13 @@ from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, in
 from roastcoffea.metrics.trends import fitted
 
 FEWEST: Final = 64
-"""Number of chunks that a run needs, and a host, server or dataset that is examined on its own."""
+"""Minimum number of chunks in a run."""
 
 MOST: Final = 10_000
 """Maximum number of chunks that are examined, on at most 200 workers drawn at random."""
 
 BLOCKS: Final = 40
-"""Blocks of equally many chunks between which the run may change."""
+"""Blocks of equally many chunks between which the run may change; also the minimum number of chunks of a place."""
 
 BY_CHANCE: Final = 1e-3
 """Probability that a run at constant speed seems to slow down."""
@@ -120,7 +120,7 @@ class _Work:
             name: each for name, each in spent.items() if each.sum() > 0.05 * total.sum() and np.quantile(each, 0.8)
         }
         refuse_if(len(rows) < FEWEST or not large, f"finding a change takes at least {FEWEST} chunks with known times")
-        levels = {kind: each.codes[rows] for kind, each in chunks.levels.items() if None not in chunks.names[kind]}
+        levels = {kind: each[rows] for kind, each in _places(chunks).items()}
         running = np.maximum(begun - ended, 1.0)[rows]
         return cls(start[rows], slowness.typical[rows], large | {phases.TOTAL: total}, levels, running)
 
@@ -148,7 +148,7 @@ class _Work:
         parts: list[tuple[str | None, int, Flags]] = [(None, 0, np.ones(number, np.bool_))]
         for kind in (HOST, ENDPOINT, DATASET):
             for place, size in enumerate(np.bincount(self.levels.get(kind, np.zeros(0, np.int64)))):
-                if max(FEWEST, 0.1 * number) <= size < number:
+                if max(BLOCKS, 0.02 * number) <= size < number:
                     parts.append((kind, place, self.levels[kind] == place))
         limit = BY_CHANCE / (len(parts) * len(self.spent))
         none = (0.0, 0.0, False)
@@ -242,8 +242,8 @@ def slowdown(slowness: Slowness) -> Slowdown:
         kind = ENDPOINT
     begun = moments(chunks.table, "start")
     slow = begun >= onset
-    if kind and kind in chunks.levels:
-        slow &= chunks.levels[kind].codes == place
+    if kind in (places := _places(chunks)):
+        slow &= places[kind] == place
     share = (begun[slow] - onset) / (work.start[-1] - onset) if gradual else 1.0
     return Slowdown(
         time_class=name,
@@ -256,6 +256,13 @@ def slowdown(slowness: Slowness) -> Slowdown:
         ids=integers(chunks.table["id"])[slow],
         excess=_spent(chunks.table, name)[slow] * (1 - np.exp(-middle * share)),
     )
+
+
+def _places(chunks: Any) -> dict[str | None, Integers]:
+    """Workers, hosts, servers and datasets of all chunks, by kind, if they are known. Hosts may have one worker each."""
+    hosts = chunks.host_of[chunks.levels[WORKER].codes]
+    levels = {HOST: hosts} | {kind: each.codes for kind, each in chunks.levels.items()}
+    return {kind: codes for kind, codes in levels.items() if None not in chunks.names[kind]}
 
 
 def _columns(codes: Integers) -> Any:

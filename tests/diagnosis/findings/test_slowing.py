@@ -239,6 +239,19 @@ def test_gradual_slowdowns_are_told_from_steps() -> None:
     assert found.factor == pytest.approx(4.0 ** ((run.stop - run.start) / (2 * plain)), rel=0.1)
 
 
+def test_a_host_with_a_single_worker_is_named() -> None:
+    shape = Shape(chunks=1200, workers=8, hosts=8, slowed=Slowed(3.0, 0.5, "compute", "host", "node-2"))
+    run, began = simulated(shape, 302)
+    found = slowdown_of(run)
+    assert found is not None
+    assert (found.time_class, found.kind, found.name) == ("compute", "host", "node-2")
+    assert found.factor == pytest.approx(3.0, rel=0.1)
+    assert found.onset - began == pytest.approx(0, abs=0.1 * (run.stop - run.start))
+    assert run.chunks is not None
+    slow = [row for row in run.chunks.select(["id", "worker", "start"]).to_pylist() if row["id"] in set(found.ids)]
+    assert {row["worker"] for row in slow} == {"w2"}
+
+
 def test_bursts_are_no_slowdown() -> None:
     run, _ = simulated(Shape(slowed=Slowed(4.0, 0.4, "read", until=0.5)), 301)
     assert slowdown_of(run) is None
