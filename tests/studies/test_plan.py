@@ -202,11 +202,12 @@ def test_a_sample_forecasts_a_real_run(sample: Any) -> None:
     assert 0.3 < forecast.startup < 2.0
     assert forecast.cpu.value < 0.16 + 80 * 0.5 / 2  # half a second in each chunk would be 40 s
     with MetricsCollector(profile=False) as collector:
-        runner(sample, processor_instance=StartsSlowly())
+        output, _ = runner(sample, processor_instance=StartsSlowly())
     (found,) = forecast.endpoints.values()
     assert found.low <= collector.measurement.chunks["bytes_requested"].sum() <= found.high
     assert forecast.output is not None
-    assert forecast.output.high < 2 * pickled_size({"qcd": {"events": 8_000}, "zprime": {"events": 8_000}})
+    assert output == {"qcd": {"events": 8_000}, "zprime": {"events": 8_000}}
+    assert forecast.output.low <= pickled_size(output) <= forecast.output.high < 1.2 * forecast.output.low
 
 
 def test_all_chunks_as_the_sample_are_the_truth(sample: Any) -> None:

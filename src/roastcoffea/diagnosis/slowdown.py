@@ -242,7 +242,7 @@ def slowdown(slowness: Slowness) -> Slowdown:
         kind = ENDPOINT
     begun = moments(chunks.table, "start")
     slow = begun >= onset
-    if kind in (places := _places(chunks)):
+    if kind and kind in (places := _places(chunks)):
         slow &= places[kind] == place
     share = (begun[slow] - onset) / (work.start[-1] - onset) if gradual else 1.0
     return Slowdown(
@@ -258,8 +258,8 @@ def slowdown(slowness: Slowness) -> Slowdown:
     )
 
 
-def _places(chunks: Any) -> dict[str | None, Integers]:
-    """Workers, hosts, servers and datasets of all chunks, by kind, if they are known. Hosts may have one worker each."""
+def _places(chunks: Any) -> dict[str, Integers]:
+    """Workers, hosts, servers and datasets of all chunks, by kind, if known. Hosts may have only one worker."""
     hosts = chunks.host_of[chunks.levels[WORKER].codes]
     levels = {HOST: hosts} | {kind: each.codes for kind, each in chunks.levels.items()}
     return {kind: codes for kind, codes in levels.items() if None not in chunks.names[kind]}

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from math import ceil, hypot
+from math import ceil, hypot, log2
 from numbers import Real
 from operator import attrgetter
 from typing import Any, Final
@@ -372,8 +372,16 @@ class WholeRun:
                 np.bincount(dataset[row], self.every.events[row], minlength=len(parts[0])).astype(np.float64)
                 for row in rows
             )
+            merged, size = every[-1], pickled_size(every[-1])
             # the parts and the whole differ in what pickle writes once
-            return grown(np.array(sizes), both, np.array(events), whole).more(pickled_size(every[-1]) - both.sum())
+            found = grown(np.array(sizes), both, np.array(events), whole).more(size - both.sum())
+            if found.high < 1.1 * size:  # pickle writes larger numbers in more bytes
+                added = [0]
+                for _ in range(ceil(log2(whole.sum() / max(np.sum(events), 1.0)))):
+                    merged = accumulate([merged, merged])
+                    added.append(pickled_size(merged) - size)
+                found = replace(found.more(added[-1]), low=found.low + added[-2:][0])
+            return found
         return None
 
     def _memory(self, output: Estimate | None, results: Sequence[Any]) -> Estimate | None:
