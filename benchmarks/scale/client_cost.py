@@ -44,7 +44,8 @@ class Fed(LoggedCluster):
 def on_client(size: Load, folder: Path) -> list[Figure]:
     """Take what was drained, piece by piece; leave; save."""
     pieces = pickle.loads((folder / "pieces").read_bytes())
-    collector = MetricsCollector(backend=Fed(), name="cost", profile=False, journal=folder / "journals")
+    collector = MetricsCollector(name="cost", profile=False, journal=folder / "journals")
+    collector._backend = Fed()
     with collector:
         asked, costs = _during(collector, size, folder / "log", pieces)
         stop = BEGINNING + len(pieces)
