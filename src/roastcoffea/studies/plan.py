@@ -150,7 +150,7 @@ class Forecast(Paged):
         """Everything except the measurement, in plain types."""
         found = asdict(replace(self, measurement=None))
         del found["measurement"]
-        return found
+        return {"format": "roastcoffea plan 1"} | found
 
 
 def _time(seconds: float, unit: str = "") -> str:
