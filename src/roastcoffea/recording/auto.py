@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, Token
 from functools import partial
@@ -39,7 +39,6 @@ from roastcoffea.units import duration
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
-    from roastcoffea.studies.plan import Forecast
 
 
 FOLDER_VARIABLE: Final = "ROASTCOFFEA"
@@ -285,47 +284,45 @@ class _Recording(Enterable):
                 self._recorder._close(self._collector, error)
 
 
-class Planner(Recorder):
-    """Forecasts the first Runner call from a sample of its chunks, and then ends the script.
+class AtFirstCall(Recorder):
+    """Calls a function instead of the first Runner call, and then ends the script.
 
-    Otherwise the script would continue with results from the sample as if they were complete.
+    Otherwise the script would continue without its results.
 
     Parameters
     ----------
-    show
-        Function that receives the forecast.
-    settings
-        Keyword arguments for `plan`.
+    act
+        Function that receives the Runner, and the arguments of the call as keyword arguments.
+    ending, nothing
+        Texts for stderr: why the script ends, and what is missing if it calls no Runner.
     """
 
-    def __init__(self, show: Callable[[Forecast], object], **settings: Any) -> None:
+    def __init__(self, act: Callable[..., object], ending: str, nothing: str) -> None:
         super().__init__(os.curdir)
-        self._show, self._settings, self.has_planned = show, settings, False
+        self._act, self._ending, self._nothing, self.has_acted = act, ending, nothing, False
 
     def _patch_method(self, runner: Any, name: str) -> None:
         original = getattr(runner, name)
 
         @functools.wraps(original)
-        def planned(*args: Any, **kwargs: Any) -> Any:
+        def replaced(*args: Any, **kwargs: Any) -> Any:
             if not self.recording or _is_unmeasured.get():
                 return original(*args, **kwargs)
             # before 2025, coffea passes the name of the tree by position
             (_, asked), *given = inspect.signature(original).bind(*args, **kwargs).arguments.items()
-            self._plan(asked, **dict(given))
-            _tell("the script ends here: its first Runner call processed only a sample of the chunks")
+            self._call(asked, **dict(given))
+            _tell(f"the script ends here: {self._ending}")
             raise SystemExit(0)
 
         if name == "run":
-            self._replace(runner, name, planned)
+            self._replace(runner, name, replaced)
 
-    def _plan(self, runner: Any, **given: Any) -> None:
-        from roastcoffea.studies.plan import plan
-
-        self.has_planned = True
-        # a collector in the script would take the sample's records
+    def _call(self, runner: Any, **given: Any) -> None:
+        self.has_acted = True
+        # a collector in the script would take the records
         token, outer = _is_unmeasured.set(True), current.set(None)
         try:
-            self._show(plan(runner, **given, **self._settings))
+            self._act(runner, **given)
         except RoastcoffeaError as error:
             _tell(str(error))
             raise SystemExit(1) from None
@@ -334,9 +331,32 @@ class Planner(Recorder):
             _is_unmeasured.reset(token)
 
     def say_end(self) -> None:
-        """Print on stderr at the end of the process if there was no forecast."""
-        if self.recording and not self.has_planned:
-            _tell("there is no forecast, because no Runner was called")
+        """Print on stderr at the end of the process if no Runner was called."""
+        if self.recording and not self.has_acted:
+            _tell(f"{self._nothing}, because no Runner was called")
+
+
+def modules_in(folder: Path, known: Collection[str]) -> dict[str, ModuleType]:
+    """Modules in a folder, except installed ones and those already known."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name not in known and name.partition(".")[0] not in {"__main__", "roastcoffea"}
+        if (file := getattr(module, "__file__", None)) is not None and "site-packages" not in file
+        if Path(file).is_relative_to(folder)
+    }
+
+
+def pickled_with(modules: Iterable[ModuleType], thing: Any) -> bytes:
+    """Pickle an object together with the code of these modules."""
+    import cloudpickle
+
+    with ExitStack() as stack:
+        for module in modules:
+            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        return bytes(cloudpickle.dumps(thing))
 
 
 def _warn(text: str) -> None:
@@ -590,7 +610,8 @@ def _without_probes(trace: TracebackType | None) -> TracebackType | None:
                 "roastcoffea.recording.auto",
                 "roastcoffea.instrument.",
                 "roastcoffea.interrupts",
-                "roastcoffea.studies.plan",
+                "roastcoffea.studies.",
+                "roastcoffea.cli.",
             )
         )
     ]
