@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
+import operator
 import random
 import time
-import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -15,7 +15,7 @@ from coffea.processor import ProcessorABC
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.attempt import Attempt
-from roastcoffea.instrument.channels import DaskTask
+from roastcoffea.instrument.channels import DaskTask, Packed
 from roastcoffea.instrument.gauges import process_name
 from roastcoffea.instrument.probe import inside_retries, with_attempt
 from roastcoffea.instrument.shared import Action, Row
@@ -102,11 +102,18 @@ class Turns:
         Function that coffea passed to the executor.
     deadline
         Unix time after which chunks are not processed.
+    number
+        Number of the pass; for equal tasks, Dask could reuse the results of an earlier pass.
+    packed
+        This class, pickled by value, if workers do not have the package.
     """
 
-    def __init__(self, function: Action, deadline: float) -> None:
-        self._function, self._deadline = function, deadline
-        self._id = uuid.uuid4().hex  # Dask would reuse the results of an earlier pass
+    def __init__(self, function: Action, deadline: float, number: int, packed: bytes | None) -> None:
+        self._function, self._deadline, self._number, self._packed = function, deadline, number, packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = Turns if self._packed is None else Packed(self._packed)
+        return operator.call, (kind, self._function, self._deadline, self._packed)
 
     def __call__(self, item: Any) -> Any:
         if time.time() > self._deadline:

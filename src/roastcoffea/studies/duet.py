@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, count, islice
 from math import ceil, inf, isfinite, sqrt
 from numbers import Number, Real
 from typing import Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from roastcoffea.generations import captured_error, output_of, own_client, runne
 from roastcoffea.instrument.calls import Watchers, here, name_of_processor
 from roastcoffea.instrument.duet import PAIRS, Turns, Versions
 from roastcoffea.instrument.shared import portable
-from roastcoffea.log.byvalue import is_registered
+from roastcoffea.log.byvalue import is_registered, packed_by_value
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.sheets.sheet import Amount, Cell, Heading, Sheet, columns
@@ -192,13 +193,16 @@ def duet(a: Any, b: Any, runner: Any, fileset: Any, *, minutes: float = 10.0, **
         stack.enter_context(own_client(one))
         items = chunks_of(one, fileset, {"processor_instance": versions} | options)
         refuse_if(not items, "the fileset has no chunks")
-        carry = _sends_code(one.executor, stack)
+        packed = _code_for_workers(one.executor, stack)
         # a new pool of processes for each pass would take longer, but Dask has only one task for equal chunks
         repeats = 1 if hasattr(one.executor, "client") else ceil(1000 / len(items))
         draw, began = random.SystemRandom(), time.time()
         end = began + 60 * minutes
-        while time.time() < end:
-            one.executor = _in_turns(runner.executor, end, carry)
+        for number in count():
+            if time.time() >= end:
+                break
+            turns = partial(Turns, deadline=end, number=number, packed=packed)
+            one.executor = _in_turns(runner.executor, turns)
             result = one.run(draw.sample(items * repeats, len(items) * repeats), versions, **options)
             if (error := captured_error(result)) is not None:
                 raise error
@@ -214,27 +218,25 @@ def _name(version: Any) -> str:
     return name_of_processor(cloudpickle.loads(version) if isinstance(version, bytes) else version)
 
 
-def _sends_code(executor: Any, stack: ExitStack) -> bool:
-    """Send this package's code with the tasks if Dask workers do not have this version of the package."""
-    client = getattr(executor, "client", None)
-    if client is None or not hasattr(client, "run"):
-        return False
-    lacking = {*client.run(portable(importable_package)).values()} - {roastcoffea.__version__}
-    if lacking and not is_registered():
+def _code_for_workers(executor: Any, stack: ExitStack) -> bytes | None:
+    """Pickle this package's code by value if Dask workers do not have this version of the package."""
+    client: Any = getattr(executor, "client", None)
+    if not hasattr(client, "run") or {*client.run(portable(importable_package)).values()} <= {roastcoffea.__version__}:
+        return None
+    if not is_registered():
         cloudpickle.register_pickle_by_value(roastcoffea)
         stack.callback(cloudpickle.unregister_pickle_by_value, roastcoffea)
-    return bool(lacking)
+    return packed_by_value(Turns)
 
 
-def _in_turns(executor: Any, deadline: float, carry: bool) -> Any:
+def _in_turns(executor: Any, turns: Callable[..., Turns]) -> Any:
     """Copy of an executor that processes each chunk with both versions."""
     found = runner_and_executor()
     refuse_if(found is None or not isinstance(executor, found[1]), "a duet needs an executor from coffea")
     kind: Any = type(executor)
 
     def __call__(self: Any, items: Any, function: Any, accumulator: Any) -> Any:  # noqa: N807
-        turns = Turns(function, deadline)
-        return kind.__call__(self, items, portable(turns) if carry else turns, accumulator)
+        return kind.__call__(self, items, turns(function), accumulator)
 
     own = executor.copy()
     # the mark keeps our own hook from watching this executor
@@ -318,7 +320,7 @@ def trimmed_mean(values: Numbers) -> tuple[float, float, int]:
 
 def _relative_to_a(difference: float) -> float:
     """Convert a difference relative to the mean of A and B to one relative to A."""
-    difference = max(difference, -2.0)
+    difference = max(round(float(difference), 12), -2.0)  # rounding errors are no change
     return 2 * difference / (2 - difference) if difference < 2 else inf
 
 
@@ -341,9 +343,8 @@ def differences(a: Any, b: Any, place: str = "output") -> Iterator[str]:
         for number, both in enumerate(zip(a, b, strict=False)):
             yield from differences(*both, f"{place}[{number}]")
     elif hasattr(a, "axes") and hasattr(a, "view"):  # a histogram
-        if a.axes != b.axes:
-            yield f"{place}: other axes"
-        yield from _of_arrays(np.asarray(a.view(flow=True)), np.asarray(b.view(flow=True)), place)
+        views = [np.asarray(each.view(flow=True)) for each in (a, b)]
+        yield from _of_arrays(views[0], views[1], place) if a.axes == b.axes else [f"{place}: other axes"]
     elif isinstance(a, np.ndarray | np.generic | Number):
         yield from _of_arrays(np.asarray(a), np.asarray(b), place)
     elif not _are_equal(a, b):
