@@ -237,7 +237,7 @@ def filled(*values: float) -> hist.Hist:
         (np.zeros(3), np.array([0, 1e-9, 0]), ["differs in 1 of 3 values, by up to 1 of the value"]),
         (np.array([1.0, 2.0]), np.array([1.0, 2.0 + 4e-9]), ["differs in 1 of 2 values, by up to 2e-09 of the value"]),
         (column_accumulator(np.ones(2)), column_accumulator(np.ones(2)), []),
-        (column_accumulator(np.ones(2)), column_accumulator(np.zeros(2)), ["output: other values"]),
+        (column_accumulator(np.ones(2)), column_accumulator(np.zeros(2)), ["output: differs in 2 of 2 values"]),
         (ak.Array([[1, 2], []]), ak.Array([[1, 2], []]), []),
         (ak.Array([[1, 2], []]), ak.Array([[1], [2]]), ["output: other values"]),
         (defaultdict_accumulator(int, {"x": 1}), defaultdict_accumulator(int, {"x": 2}), ["output['x']"]),

@@ -275,8 +275,7 @@ def plan_command(
 
         show(plan(runner, **given, sample=sample, workers=workers, seed=seed))
 
-    ending = "its first Runner call processed only a sample of the chunks"
-    planner = AtFirstCall(forecast, ending, "there is no forecast")
+    planner = AtFirstCall(forecast, "there is no forecast")
     try:
         run = runnable_with(planner, planner.say_end, script, list(arguments), as_module=as_module)
     except OSError as error:
@@ -324,21 +323,22 @@ def duet_command(
     The JSON has "verdict", "changes" (for "cpu", "wall", "bytes" and "memory", each with "a", "b", "change", "low",
     "high" and "detectable"), "differences" between the outputs, "missing" and "pairs".
     """
-    from roastcoffea.recording.auto import AtFirstCall, modules_in, pickled_with, runnable_with
+    from roastcoffea.recording.auto import AtFirstCall, modules_in, runnable_with
 
     show, known = _shown("duet.html", options), {*sys.modules}
     places = [Path.cwd() if as_module else Path(script).resolve().parent for script in (a, b)]
     pickled: list[bytes] = []
 
-    def keep(place: Path, processor: Any) -> dict[str, Any]:
-        # scripts in the same folder share their modules
-        modules = modules_in(place, known) if places[0] != places[1] else {}
-        pickled.append(pickled_with(modules.values(), processor))
-        return modules
+    def keep(place: Path, processor: Any) -> None:
+        import cloudpickle
 
-    def take(_: Any, processor_instance: Any, **__: Any) -> None:
-        for name in keep(places[1], processor_instance):
-            del sys.modules[name]  # script A has its own
+        # scripts in the same folder share their modules, others have their own
+        modules = modules_in(place, known) if places[0] != places[1] else {}
+        for module in modules.values():
+            cloudpickle.register_pickle_by_value(module)
+        pickled.append(cloudpickle.dumps(processor))
+        for name in modules:
+            del sys.modules[name]
 
     def compare(runner: Any, processor_instance: Any, **given: Any) -> None:
         from roastcoffea.studies.duet import duet  # not before the script has imported numerical libraries
@@ -346,26 +346,27 @@ def duet_command(
         keep(places[0], processor_instance)
         show(replace(duet(pickled[1], pickled[0], runner, **given, minutes=minutes), names=(a, b)))
 
-    after = AtFirstCall(take, f"{b} is version B", f"there is no processor in {b}")
-    before = AtFirstCall(compare, "its first Runner call processed only what the duet needed", "there is no duet")
+    before = AtFirstCall(compare, "there is no duet")
+    missing, ending = f"there is no processor in {b}", f"{b} is version B"
+    after = AtFirstCall(lambda *_, processor_instance, **__: keep(places[1], processor_instance), missing, ending)
     try:
-        runs = [
-            runnable_with(one, one.say_end, script, [*arguments], as_module=as_module)
+        first, second = (
+            runnable_with(one, one.say_end, script, list(arguments), as_module=as_module)
             for one, script in ((after, b), (before, a))
-        ]
+        )
     except OSError as error:
         raise click.UsageError(f"can't open file {error.filename!r}: {error.strerror}") from error
 
     def dueled() -> None:
         with redirect_stdout(sys.stderr) if options["as_json"] else nullcontext():
             try:
-                runs[0]()
+                first()
             except SystemExit:
                 if not pickled:
                     raise
             if pickled:
                 after.stop()
-                runs[1]()
+                second()
         if not before.has_acted:
             raise SystemExit(1)
 

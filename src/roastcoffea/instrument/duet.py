@@ -36,11 +36,10 @@ class Versions(ProcessorABC):  # type: ignore[misc]
     def __init__(self, pickled: Sequence[bytes]) -> None:
         self._pickled = dict(zip(VERSIONS, pickled, strict=True))
 
-    def version(self, name: str) -> Action:
+    def version(self, name: str) -> Any:
         """Load a version's function for chunks."""
         processor = cloudpickle.loads(self._pickled[name])
-        found: Action = getattr(processor, "process", processor)
-        return found
+        return getattr(processor, "process", processor)
 
     def process(self, events: Any) -> Any:
         """Process events with both versions; coffea calls this only to trace columns."""
@@ -71,8 +70,7 @@ class _Turn(Attempt):
         try:
             return function(events)
         finally:
-            cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
-            self._used = {"cpu": cpu - helpers, "wall": wall}
+            self._used = {"cpu": time.thread_time() - cpu - helpers, "wall": time.perf_counter() - wall}
 
     def row(self) -> Row:
         """What the version used in process(); None if unknown."""
@@ -111,9 +109,12 @@ class Turns:
     def __init__(self, function: Action, deadline: float, number: int, packed: bytes | None) -> None:
         self._function, self._deadline, self._number, self._packed = function, deadline, number, packed
 
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "roastcoffea-duet", self._deadline, self._number
+
     def __reduce__(self) -> tuple[Any, ...]:
         kind = Turns if self._packed is None else Packed(self._packed)
-        return operator.call, (kind, self._function, self._deadline, self._packed)
+        return operator.call, (kind, self._function, self._deadline, self._number, self._packed)
 
     def __call__(self, item: Any) -> Any:
         if time.time() > self._deadline:

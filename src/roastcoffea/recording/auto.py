@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, Token
 from functools import partial
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE: Final = "ROASTCOFFEA"
 RUNNER_MODULE: Final = "coffea.processor.executor"
+
+SAMPLED: Final = "its first Runner call processed only a sample of the chunks"
 
 LONGEST_PAUSE: Final = 60.0
 """Maximum number of seconds between a script's own preprocessing and its Runner call."""
@@ -293,13 +295,13 @@ class AtFirstCall(Recorder):
     ----------
     act
         Function that receives the Runner, and the arguments of the call as keyword arguments.
-    ending, nothing
-        Texts for stderr: why the script ends, and what is missing if it calls no Runner.
+    nothing, ending
+        Texts for stderr: what is missing if the script calls no Runner, and otherwise why the script ends.
     """
 
-    def __init__(self, act: Callable[..., object], ending: str, nothing: str) -> None:
+    def __init__(self, act: Callable[..., object], nothing: str, ending: str = SAMPLED) -> None:
         super().__init__(os.curdir)
-        self._act, self._ending, self._nothing, self.has_acted = act, ending, nothing, False
+        self._act, self._nothing, self._ending, self.has_acted = act, nothing, ending, False
 
     def _patch_method(self, runner: Any, name: str) -> None:
         original = getattr(runner, name)
@@ -345,18 +347,6 @@ def modules_in(folder: Path, known: Collection[str]) -> dict[str, ModuleType]:
         if (file := getattr(module, "__file__", None)) is not None and "site-packages" not in file
         if Path(file).is_relative_to(folder)
     }
-
-
-def pickled_with(modules: Iterable[ModuleType], thing: Any) -> bytes:
-    """Pickle an object together with the code of these modules."""
-    import cloudpickle
-
-    with ExitStack() as stack:
-        for module in modules:
-            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.register_pickle_by_value(module)
-                stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        return bytes(cloudpickle.dumps(thing))
 
 
 def _warn(text: str) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, islice
 from math import ceil, inf, isfinite, sqrt
 from numbers import Number, Real
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import cloudpickle
@@ -90,7 +91,7 @@ class Duet(Paged):
     the outputs differ.
     """
 
-    names: tuple[str, str]
+    names: Sequence[str]
     seconds: float
     pairs: list[dict[str, Any]]
     changes: dict[str, Change]
@@ -104,21 +105,18 @@ class Duet(Paged):
         if one is None:
             return f"No verdict on CPU: {self.missing['cpu']}."
         if one.is_clear:
+            size = [FRACTION.text(abs(share)) for share in (one.change, *sorted((one.low, one.high), key=abs))]
             more = "more" if one.change > 0 else "less"
-            low, high = sorted((abs(one.low), abs(one.high)))
-            size = [FRACTION.text(abs(share)) for share in (one.change, low, high)]
             return f"B uses {size[0]} {more} CPU than A (99 % interval: {size[1]} to {size[2]})."
         least = FRACTION.text(one.detectable) if isfinite(one.detectable) else "any size"
         return f"No difference in CPU found; a difference of {least} or more would have been found with 90 % power."
 
     def sheets(self) -> list[Sheet]:
         """The verdict, the changes in all metrics, and where the outputs differ."""
-        if not self.differences:
-            return [self._heading(), self._table()]
         many = len(self.differences)
-        items = [*self.differences[:10], *([f"and {many - 10} more"] if many > 10 else [])]
         title = f"The outputs differ in {'at least ' * (many == MOST)}{counted(many, 'place')}"
-        return [self._heading(), self._table(), Sheet(title=title, items=items)]
+        items = [*self.differences[:10], *[f"and {many - 10} more"] * (many > 10)]
+        return [self._heading(), self._table(), *[Sheet(title=title, items=items)] * (many > 0)]
 
     def _heading(self) -> Heading:
         warm = sum(row["warm"] for row in self.pairs)
@@ -128,11 +126,10 @@ class Duet(Paged):
 
     def _table(self) -> Sheet:
         rows: list[tuple[Cell, ...]] = []
-        for name, one in self.changes.items():
-            label, unit = METRICS[name]
-            change = Amount(one.change, text=_percent(one.change))
-            interval = f"{_percent(one.low)} to {_percent(one.high)}"
-            rows.append((label, Amount(one.a, unit), Amount(one.b, unit), change, interval))
+        for name, (label, unit) in METRICS.items():
+            if (one := self.changes.get(name)) is not None:
+                change, low, high = map(_percent, (one.change, one.low, one.high))
+                rows.append((label, Amount(one.a, unit), Amount(one.b, unit), change, f"{low} to {high}"))
         return Sheet(
             title="In process(), mean per chunk",
             columns=columns(None, "") + columns(COUNT, "A", "B", "B - A", "99 % interval"),
@@ -195,15 +192,13 @@ def duet(a: Any, b: Any, runner: Any, fileset: Any, *, minutes: float = 10.0, **
         refuse_if(not items, "the fileset has no chunks")
         packed = _code_for_workers(one.executor, stack)
         # a new pool of processes for each pass would take longer, but Dask has only one task for equal chunks
-        repeats = 1 if hasattr(one.executor, "client") else ceil(1000 / len(items))
-        draw, began = random.SystemRandom(), time.time()
+        items *= 1 if hasattr(one.executor, "client") else ceil(1000 / len(items))
+        began = time.time()
         end = began + 60 * minutes
-        for number in count():
-            if time.time() >= end:
-                break
-            turns = partial(Turns, deadline=end, number=number, packed=packed)
+        while time.time() < end:
+            turns = partial(Turns, deadline=end, number=len(pairs), packed=packed)
             one.executor = _in_turns(runner.executor, turns)
-            result = one.run(draw.sample(items * repeats, len(items) * repeats), versions, **options)
+            result = one.run(random.SystemRandom().sample(items, len(items)), versions, **options)
             if (error := captured_error(result)) is not None:
                 raise error
             output = output_of(result)["out"]
@@ -211,11 +206,9 @@ def duet(a: Any, b: Any, runner: Any, fileset: Any, *, minutes: float = 10.0, **
             if PAIRS in output and not found:
                 found = list(islice(differences(output["a"], output["b"]), MOST))
     refuse_if(not pairs, f"no chunk was processed by both versions in {duration(60 * minutes)}")
-    return result_of((_name(a), _name(b)), pairs, found, time.time() - began)
-
-
-def _name(version: Any) -> str:
-    return name_of_processor(cloudpickle.loads(version) if isinstance(version, bytes) else version)
+    return result_of(
+        [name_of_processor(cloudpickle.loads(each)) for each in pickled], pairs, found, time.time() - began
+    )
 
 
 def _code_for_workers(executor: Any, stack: ExitStack) -> bytes | None:
@@ -247,11 +240,9 @@ def _in_turns(executor: Any, turns: Callable[..., Turns]) -> Any:
 # The change
 
 
-def result_of(names: tuple[str, str], pairs: list[dict[str, Any]], found: list[str], seconds: float) -> Duet:
+def result_of(names: Sequence[str], pairs: list[dict[str, Any]], found: list[str], seconds: float) -> Duet:
     """The result for the pairs of a duet; marks those after the first in each process as warm."""
-    ready: dict[str, float] = {}
-    for row in pairs:
-        ready[row["process"]] = min(row["stop"], ready.get(row["process"], inf))
+    ready = {row["process"]: row["stop"] for row in sorted(pairs, key=itemgetter("stop"), reverse=True)}
     pairs = [row | {"warm": row["start"] >= ready[row["process"]]} for row in pairs]
     warm = [row for row in pairs if row["warm"]]
     missing = dict[str, str]()
@@ -299,8 +290,8 @@ def change_of_pairs(a: Numbers, b: Numbers, b_first: Flags, dataset: Integers) -
             squares += (weight**2 * square) ** 2 / freedom
     freedoms = variance**2 / squares if squares else inf
     half, power = (float(students_t.ppf(share, freedoms)) * sqrt(variance) for share in ((1 + CONFIDENCE) / 2, 0.9))
-    bounds = (value, value - half, value + half, half + power)
-    return Change(float(a.mean()), float(b.mean()), *map(_relative_to_a, bounds))
+    changes = map(_relative_to_a, (value, value - half, value + half, half + power))
+    return Change(float(a.mean()), float(b.mean()), *changes)
 
 
 def _are_few(b_first: Flags) -> bool:
@@ -347,6 +338,8 @@ def differences(a: Any, b: Any, place: str = "output") -> Iterator[str]:
         yield from _of_arrays(views[0], views[1], place) if a.axes == b.axes else [f"{place}: other axes"]
     elif isinstance(a, np.ndarray | np.generic | Number):
         yield from _of_arrays(np.asarray(a), np.asarray(b), place)
+    elif hasattr(a, "value"):  # one of coffea's accumulators
+        yield from differences(a.value, b.value, place)
     elif not _are_equal(a, b):
         yield f"{place}: other values"
 
@@ -357,28 +350,18 @@ def _of_arrays(a: Any, b: Any, place: str) -> Iterator[str]:
         return
     for name in a.dtype.names or ():
         yield from _of_arrays(np.asarray(a[name]), np.asarray(b[name]), f"{place}.{name}")
-    numeric = a.dtype.kind in "fiuc"
-    other = a != b
-    if numeric:
-        other &= ~(np.isnan(a) & np.isnan(b))
-    if a.dtype.names is None and np.any(other):
-        x, y = (each[other].astype(complex) if numeric else np.zeros(0) for each in (a, b))
-        finite = np.isfinite(x) & np.isfinite(y)
-        sizes = abs(y - x)[finite] / np.maximum(abs(x), abs(y))[finite]
-        size = f", by up to {sizes.max():.2g} of the value" if len(sizes) else ""
-        yield f"{place}: differs in {np.sum(other)} of {counted(np.size(other), 'value')}{size}"
+    numeric, size = a.dtype.kind in "fiuc", ""
+    other = np.asarray((a != b) & ~(np.isnan(a) & np.isnan(b)) if numeric else a != b)
+    if a.dtype.names is None and other.any():
+        if numeric and np.isfinite([a[other], b[other]]).all():
+            x, y = (each[other].astype(complex) for each in (a, b))
+            size = f", by up to {(abs(y - x) / np.maximum(abs(x), abs(y))).max():.2g} of the value"
+        yield f"{place}: differs in {other.sum()} of {counted(other.size, 'value')}{size}"
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Whether two objects of the same type are equal: by their pickles or their own comparison."""
-    if cloudpickle.dumps(a) == cloudpickle.dumps(b):
-        return True
+    """Whether two objects of the same type are equal: by their own comparison or their pickles."""
     import awkward
 
-    if isinstance(a, awkward.Array):
-        same = awkward.array_equal(a, b, equal_nan=True)
-    elif hasattr(a, "equals"):  # a table
-        same = a.equals(b)
-    else:
-        same = getattr(a, "value", a) == getattr(b, "value", b)  # coffea's accumulators
-    return bool(np.all(same))
+    same = awkward.array_equal(a, b, equal_nan=True) if isinstance(a, awkward.Array) else np.all(a == b)
+    return bool(same) or cloudpickle.dumps(a) == cloudpickle.dumps(b)
