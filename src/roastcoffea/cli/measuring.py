@@ -320,8 +320,8 @@ def duet_command(
     processors, one right after the other in random order. The change in CPU time is printed, and the script ends. Files
     that process() writes are written by both. Options for this command go before A, options for both scripts after B.
 
-    The JSON has "verdict", "changes" (for "cpu", "wall", "bytes" and "memory", each with "a", "b", "change", "low",
-    "high" and "detectable"), "differences" between the outputs, "missing" and "pairs".
+    The JSON has "names", "seconds", "verdict", "changes" (for "cpu", "wall", "bytes" and "memory", each with "a", "b",
+    "change", "low", "high" and "detectable"), "differences" between the outputs, "missing" and "pairs".
     """
     from roastcoffea.recording.auto import AtFirstCall, modules_in, runnable_with
 
