@@ -59,9 +59,10 @@ METRICS: Final[Mapping[str, tuple[str, Unit]]] = {
 
 
 class Change(NamedTuple):
-    """Means per chunk of both versions, and the change from A to B relative to A with its 99 % interval.
+    """Mean per chunk of each version, and the change from A to B with its interval.
 
-    `detectable` is the smallest change that as many pairs with this scatter would show with 90 % probability.
+    Changes are relative to A. `low` and `high` limit the 99 % interval. `detectable` is the smallest change
+    that as many pairs with this scatter would show with 90 % probability.
     """
 
     a: float
