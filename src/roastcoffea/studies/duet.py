@@ -59,7 +59,7 @@ METRICS: Final[Mapping[str, tuple[str, Unit]]] = {
 
 
 class Change(NamedTuple):
-    """Mean per chunk of each version, and the change from A to B with its interval.
+    """Trimmed mean per chunk of each version, and the change from A to B.
 
     Changes are relative to A. `low` and `high` limit the 99 % interval. `detectable` is the smallest change
     that as many pairs with this scatter would show with 90 % probability.
@@ -132,7 +132,7 @@ class Duet(Paged):
                 change, low, high = map(_percent, (one.change, one.low, one.high))
                 rows.append((label, Amount(one.a, unit), Amount(one.b, unit), change, f"{low} to {high}"))
         return Sheet(
-            title="In process(), mean per chunk",
+            title="In process(), trimmed mean per chunk",
             columns=columns(None, "") + columns(COUNT, "A", "B", "B - A", "99 % interval"),
             rows=rows,
             notes=[f"{METRICS[name][0].capitalize()} not compared: {reason}." for name, reason in self.missing.items()],
@@ -292,7 +292,7 @@ def change_of_pairs(a: Numbers, b: Numbers, b_first: Flags, dataset: Integers) -
     freedoms = variance**2 / squares if squares else inf
     half, power = (float(students_t.ppf(share, freedoms)) * sqrt(variance) for share in ((1 + CONFIDENCE) / 2, 0.9))
     changes = map(_relative_to_a, (value, value - half, value + half, half + power))
-    return Change(float(a.mean()), float(b.mean()), *changes)
+    return Change(trimmed_mean(a)[0], trimmed_mean(b)[0], *changes)
 
 
 def _are_few(b_first: Flags) -> bool:

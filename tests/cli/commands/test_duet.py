@@ -44,7 +44,7 @@ def test_scripts_with_modules_of_their_own(scripts: Path) -> None:
     for words in (
         "duet  A: old/script.py, B: new/script.py",
         "more CPU than A (99 % interval: ",
-        "In process(), mean per chunk",
+        "In process(), trimmed mean per chunk",
         "The outputs differ in 1 place",
         "output['seconds']: differs in 1 of 1 value",
     ):
