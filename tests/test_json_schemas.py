@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -32,9 +32,11 @@ from processes import PATIENCE
 from scripts_run import START, run_in
 
 from roastcoffea.cli import NAMES, command_line, main
+from roastcoffea.cli.shell import print_json
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Environment, Run
 from roastcoffea.storage.store import save_run
+from roastcoffea.studies.duet import result_of
 from roastcoffea.studies.plan import Forecast, PlannedCluster
 from roastcoffea.studies.stratified import Estimate
 
@@ -150,17 +152,6 @@ CALLS = {
 }
 
 
-class Planned(NamedTuple):
-    """In place of the planner: no script runs."""
-
-    show: Callable[[Forecast], None]
-    sample: float
-    workers: list[int] | None
-    seed: int
-    has_planned: bool = True
-    say_end: None = None
-
-
 def forecasts() -> Iterator[Forecast]:
     one = Estimate(2.0, 1.0, 3.0)
     known = Forecast(
@@ -187,10 +178,11 @@ def forecasts() -> Iterator[Forecast]:
 
 
 def planned_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr("roastcoffea.recording.auto.Planner", Planned)
+    """Of made forecasts; no script runs."""
+    run = lambda planner, *_, **__: partial(planner._call, None)  # noqa: E731, SLF001
+    monkeypatch.setattr("roastcoffea.recording.auto.runnable_with", run)
     for found in forecasts():
-        run = lambda planner, *_, found=found, **__: partial(planner.show, found)  # noqa: E731
-        monkeypatch.setattr("roastcoffea.recording.auto.runnable_with", run)
+        monkeypatch.setattr("roastcoffea.studies.plan.plan", lambda *_, found=found, **__: found)
         yield answer("plan", "analysis.py", status=0)
 
 
@@ -207,7 +199,26 @@ def watched_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield from answer("watch", "tcp://127.0.0.1:1").splitlines()
 
 
-MADE = {"plan": planned_answers, "watch": watched_answers}
+def dueled_answers(_: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of made pairs: tests/cli/commands/test_duet.py checks what the command prints."""
+
+    def used(cpu: float, known: bool) -> dict[str, Any]:
+        return {"cpu": cpu, "wall": 2 * cpu, "bytes": 1000 if known else None, "memory": 5_000_000 if known else None}
+
+    for number, known in ((40, True), (5, True), (4, False), (1, True)):
+        pairs = [
+            {
+                "dataset": "data", "start": 10.0 * place, "stop": 10.0 * place + 3, "process": "host/1",
+                "first": "ab"[place % 2], "a": used(1.0 + place % 3, known), "b": used(1.1 + place % 7, known),
+            }
+            for place in range(number)
+        ]  # fmt: skip
+        with redirect_stdout(StringIO()) as printed:
+            print_json(result_of(["A", "B"], pairs, ["output: other values"][: number - 39], 60.0).as_dict())
+        yield printed.getvalue()
+
+
+MADE = {"plan": planned_answers, "watch": watched_answers, "duet": dueled_answers}
 
 
 class Answers(NamedTuple):

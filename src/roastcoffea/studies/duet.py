@@ -141,7 +141,7 @@ class Duet(Paged):
     def as_dict(self) -> dict[str, Any]:
         """Everything in plain types."""
         changes = {name: one._asdict() for name, one in self.changes.items()}
-        return asdict(self) | {"changes": changes, "verdict": self.verdict}
+        return {"format": "roastcoffea duet 1"} | asdict(self) | {"changes": changes, "verdict": self.verdict}
 
 
 def duet(a: Any, b: Any, runner: Any, fileset: Any, *, minutes: float = 10.0, **options: Any) -> Duet:

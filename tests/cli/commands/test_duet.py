@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from scripts_run import START, run_in
 
+SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "duet.json"
 COMMAND = (sys.executable, "-m", "roastcoffea", "duet")
 SCRIPT = f"""{START}
 import constants
@@ -59,6 +61,7 @@ def test_json_and_page_of_equal_scripts(scripts: Path) -> None:
     done = run_in(scripts, *COMMAND, *options, "old/script.py", "old/script.py", "x")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(found)
     assert found["names"] == ["old/script.py", "old/script.py"]
     assert found["differences"] == []
     assert {row["first"] for row in found["pairs"]} <= {"a", "b"}
