@@ -21,24 +21,15 @@ from roastcoffea.instrument.calls import Files, calls_of_tasks
 from roastcoffea.instrument.hook import take_new_records
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
-from roastcoffea.log.journal import (
-    RECORDS,
-    Journal,
-    JournalError,
-    JournalWriter,
-    claimed,
-    hold,
-    journal_in,
-    journal_of,
-    remove_journal,
-)
+from roastcoffea.log.journal import RECORDS, JournalWriter, remove_journal
+from roastcoffea.log.journals import Journal, JournalError, claimed, hold, journal_in, journal_of
 from roastcoffea.log.received import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import RUN_FILE, SPAN_FORMS, body_of, fields_by_name, tables_of
 from roastcoffea.storage.document import SCHEMA as RUN_SCHEMA
-from roastcoffea.storage.folders import remove_files
+from roastcoffea.storage.processes import remove_files
 from roastcoffea.storage.reading import check_fields, check_times, plain, restored
 from roastcoffea.storage.store import OWN_FILES, is_replaceable
 from roastcoffea.units import SECONDS_PER_DAY, counted

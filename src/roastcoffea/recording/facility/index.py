@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.backends.recorder import FROM_CHUNKS, OF_CLIENT, TABLES, LoggedCluster
 from roastcoffea.errors import RoastcoffeaError, error_text
-from roastcoffea.log.journal import LOG, Journal, journal_in, journals_in
+from roastcoffea.log.journal import LOG
+from roastcoffea.log.journals import Journal, journal_in, journals_in
 from roastcoffea.log.workers import UNREADABLE
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
