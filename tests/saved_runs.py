@@ -25,12 +25,14 @@ from killed_saves import START
 
 from roastcoffea.compat import legacy
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import (
     ASKED_COLUMNS,
     FAILED,
     PREPROCESSING_COLUMNS,
+    PROFILE_COLUMNS,
+    SECTION_COLUMNS,
     Environment,
     Host,
     MergedRun,

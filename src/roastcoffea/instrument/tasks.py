@@ -29,7 +29,7 @@ from roastcoffea.instrument.track import is_in_chunk
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.marks import ANNOTATION, IS_MEASURED
 from roastcoffea.log.packing import PROBLEMS, packed_records
-from roastcoffea.records.run import OF_TASKS
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 Events = str | Callable[[Any], Any] | None
