@@ -296,7 +296,7 @@ def _way_of(function: Action, events: Any) -> tuple[Any, ...]:
             packed = watcher.packed_for_tasks(CarriedFunction)
             if packed is not None:
                 name = getattr(function, "__name__", type(function).__name__)
-                return operator.call, (Packed(packed), packed, name, watcher.topic, function, (events,))
+                return type.__call__, (Packed(packed), packed, name, watcher.topic, function, (events,))
     return (_sent, (function, events)) if watchers else (getitem, ((function,), 0))
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -367,7 +367,7 @@ class BlackBox:
             return
         folder = state_folder() if self._place is True else Path(self._place)
         records, now = self._records, time.time()
-        name = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H%M%SZ}-{records.id[:8]}"
+        name = f"{datetime.fromtimestamp(now, timezone.utc):%Y-%m-%dT%H%M%SZ}-{records.id[:8]}"
         header = {
             "id": records.id,
             "name": records.name and redacted(records.name),

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -257,7 +257,7 @@ def index_of(folder: Path, day: str | None = None, watts: float | None = None) -
 
 
 def day_of(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%d")
 
 
 def row_of(journal: Journal) -> dict[str, Any]:
