@@ -33,7 +33,7 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 37_400,
-    "studies": 37_100,
+    "studies": 37_150,
     "diagnosis": 31_800,
     "instrument": 26_200,
     "report": 24_600,

@@ -363,8 +363,8 @@ class FacilityPlugin(Observer):
 CALL: Final = "facility"
 """Placeholder for the Runner call in records, because only the client knows the actual call."""
 
-FUNCTIONS: Final = {"_work_function": False, "metadata_fetcher_root": True}
-"""Maps Runner functions called by tasks to whether they open a file for preprocessing."""
+FUNCTIONS: Final = {"_work_function": False, "metadata_fetcher_root": True, "metadata_fetcher": True}
+"""Maps Runner functions called by tasks to whether they open a file for preprocessing. coffea 0.7 has the last one."""
 
 _originals: Final[dict[str, Any]] = {}
 
