@@ -189,6 +189,8 @@ def _entries_in(file: Path) -> Iterator[Entry]:
         raise ValueError(f"it is {size} bytes long, longer than any journal file")
     for batch in _stream_of(file.read_bytes()):
         batch.validate(full=True)
+        if not len(batch):  # writers write none, but a damaged length may read as 0
+            raise ValueError("it has a message without entries")
         for at, kind, data, check in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if checksum(at, kind, data) != check:
                 raise ValueError("an entry does not match its checksum")
