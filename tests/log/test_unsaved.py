@@ -10,8 +10,9 @@ import pytest
 from conftest import wait_until
 from processes import PATIENCE, collected_until
 
-from roastcoffea.log import journal as journals
-from roastcoffea.log.journal import JournalWriter, hold, journal_of, journals_in, remove_journal, saved
+from roastcoffea.log import journals
+from roastcoffea.log.journal import JournalWriter, remove_journal
+from roastcoffea.log.journals import hold, journal_of, journals_in, saved
 
 
 class Owner:
@@ -79,7 +80,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 HELD = """
 import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
-from roastcoffea.log import journal as journals
+from roastcoffea.log import journals
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
 class Owner: pass

@@ -21,7 +21,7 @@ from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.redaction import redacted
 
 if TYPE_CHECKING:
-    from roastcoffea.log.journal import Journal
+    from roastcoffea.log.journals import Journal
 
 
 CHUNKSIZE: Final = "Approximate number of events per task; coffea splits each file into equal chunks."
@@ -137,7 +137,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
     defaults to a folder in the user's state directory ($XDG_STATE_HOME or ~/.local/state). Journals still in use by a
     running process are left alone.
     """
-    from roastcoffea.log.journal import journals_in
+    from roastcoffea.log.journals import journals_in
     from roastcoffea.recording.assembly import state_folder
     from roastcoffea.recording.facility.index import is_facility
     from roastcoffea.report.runs import sheet_of_journals
@@ -163,7 +163,8 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
 
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
     from roastcoffea.errors import RoastcoffeaError, reported
-    from roastcoffea.log.journal import CLAIM, DAMAGED, claimed, remove_journal
+    from roastcoffea.log.journal import remove_journal
+    from roastcoffea.log.journals import CLAIM, DAMAGED, claimed
     from roastcoffea.recording.importers import recovered
 
     expected = (RoastcoffeaError, *DAMAGED)

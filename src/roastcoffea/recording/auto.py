@@ -486,7 +486,7 @@ def _measured(
     atexit.register(_interrupt_again, errors)
     atexit.register(at_exit)
     sys.argv[:] = argv
-    if not sys.flags.safe_path:
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
         sys.path[0] = str(place)
     # not restored, because the script's threads and exit handlers outlive this function
     sys.modules["__main__"] = main = ModuleType("__main__")
