@@ -33,7 +33,7 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 37_400,
-    "studies": 39_500,
+    "studies": 39_600,
     "diagnosis": 31_800,
     "instrument": 27_000,
     "report": 24_600,
