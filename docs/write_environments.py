@@ -52,7 +52,7 @@ opening +10 to +14 %).
 FRAMEWORKS = """
 ## Analyses and frameworks
 
-In these environments, analyses were also run under `roastcoffea run`, on copies of small NanoAOD files. Outputs were
+In these environments, analyses were also run with `roastcoffea run script.py`, on copies of small NanoAOD files. Outputs were
 the same with and without roastcoffea, both ledgers closed, and the slowest function was named:
 
 - A ttbar analysis in the style of the Analysis Grand Challenge (systematic variations, permutations of four jets,

@@ -10,7 +10,6 @@ import pytest
 from conftest import wait_until
 from processes import PATIENCE, collected_until
 
-from roastcoffea.log import journals
 from roastcoffea.log.journal import JournalWriter, remove_journal
 from roastcoffea.log.journals import hold, journal_of, journals_in, saved
 
@@ -62,7 +61,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
         answers.wait(PATIENCE)
         remove_journal(folder)
 
-    monkeypatch.setattr(journals, "remove_journal", remove_slowly)
+    monkeypatch.setattr("roastcoffea.log.journal.remove_journal", remove_slowly)
     owner = Owner()
     journal = written(tmp_path / "one")
     hold(owner, journal)
@@ -80,7 +79,6 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 HELD = """
 import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
-from roastcoffea.log import journals
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
 class Owner: pass

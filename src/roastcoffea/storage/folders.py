@@ -349,6 +349,7 @@ def dissolve(hidden: Path, states: tuple[str, ...]) -> None:
         removed.append(f"{UNFINISHED}-{state}")
         with suppress(OSError):
             (hidden / state).rename(hidden / removed[-1])
+        remove_files(hidden / state, ())  # an empty one, if it could not be renamed
     for state in removed:
         for output in entries(hidden / state):
             remove_files(output, written_in(output))
