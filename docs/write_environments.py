@@ -52,8 +52,8 @@ opening +10 to +14 %).
 FRAMEWORKS = """
 ## Analyses and frameworks
 
-In these environments, analyses were also run with `roastcoffea run script.py`, on copies of small NanoAOD files. Outputs were
-the same with and without roastcoffea, both ledgers closed, and the slowest function was named:
+In these environments, analyses were also run with `roastcoffea run script.py`, on copies of small NanoAOD files. The
+outputs were the same with and without roastcoffea, both ledgers closed, and the slowest function was named:
 
 - A ttbar analysis in the style of the Analysis Grand Challenge (systematic variations, permutations of four jets,
   `hist` histograms and coffea's accumulators): `agc` and `coffea07` with the Iterative executor, `coffea07` also with
