@@ -79,6 +79,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 HELD = """
 import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
+from roastcoffea.log import journal as writing, journals
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
 class Owner: pass
@@ -103,7 +104,7 @@ def remove(folder):
     remove_journal(folder)
 
 begun = threading.Event()
-journals.remove_journal = remove
+journals.remove_journal = writing.remove_journal = remove
 held(folder / "dropped")
 while not begun.wait(0.02):
     gc.collect()
