@@ -151,6 +151,23 @@ def test_a_full_disk_ends_it_with_one_line(
     assert os.strerror(errno.ENOSPC) in notes[0]
 
 
+@pytest.mark.parametrize("name", ["write", "fsync"])
+def test_nothing_is_left_of_a_journal_whose_first_write_fails(
+    name: str, writer: JournalWriter, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, name, full)
+    writer.write(RECORDS, b"x")
+    assert wait_until(lambda: len(notes) == 1)
+    monkeypatch.undo()
+    assert writer.folder.exists()
+    writer.close()
+    writer.remove()
+    assert not writer.folder.exists()
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, notes: list[str]) -> None:
     (tmp_path / "file").touch()
     writer = JournalWriter(tmp_path / "file" / "one", HEADER, notes.append)

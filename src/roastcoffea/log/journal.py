@@ -351,7 +351,7 @@ class _Files:
     def end(self, *, last: bool = False) -> None:
         """Close the current file. The next entry starts a new file."""
         try:
-            if self._file != CLOSED:
+            if self._file != CLOSED and self._size:
                 self._put(END)
         finally:
             self._before, self._file, self._size = self._before + self._size, CLOSED, 0
