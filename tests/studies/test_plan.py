@@ -229,3 +229,20 @@ def test_an_error_of_the_user_comes_out_unchanged(sample: Any) -> None:
     runner = runner_for(None, 1000, executor=lambda **_: IterativeExecutor(status=False))
     with pytest.raises(Exception, match="of the user"):
         roastcoffea.plan(runner, sample, Fails())
+
+
+def test_memory_that_grows_is_extrapolated_to_the_chunks_of_a_worker() -> None:
+    found = made()
+    healthy, table = found.forecast, found.whole.table
+    assert "limit to memory" not in healthy.missing
+    rows = [
+        row | {"memory_before": 200 * MB + 4 * MB * place, "worker": "w0"}
+        for place, row in enumerate(table.to_pylist())
+    ]
+    found.whole.table = table_of_rows(CHUNK_COLUMNS, rows)
+    grown = replace(found).forecast
+    assert healthy.memory is not None
+    assert grown.memory is not None
+    each = -(-400 // grown.workers)
+    assert grown.memory.value - healthy.memory.value == pytest.approx(each * 4 * MB)
+    assert f"it grew by 4 MB per chunk in the sample, so the forecast is for {each} chunks per worker" in str(grown)

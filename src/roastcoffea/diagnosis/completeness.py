@@ -79,7 +79,8 @@ class MemoryEvidence:
     workers : list of dict
         Rows of `worker_memory`.
     datasets : list of dict
-        Rows of `dataset_memory`.
+        Rows of `dataset_memory`, with `filled`: events in the dataset's largest chunk, relative to the median chunk (at
+        most 1). Datasets of small files never need the memory of a full chunk.
     fit : Fit or None
         The chunk size that fits in memory. If None, `fit_absent` contains the reason.
     chunk_events : float or None
@@ -121,7 +122,12 @@ class MemoryEvidence:
     @property
     def heaviest(self) -> dict[str, Any] | None:
         known = [row for row in self.datasets if row["bytes_per_event"] is not None]
-        return max(known, key=lambda row: row["bytes_per_event"], default=None)
+        return max(known, key=_need, default=None)
+
+
+def _need(row: Row) -> float:
+    """Memory that a chunk of the dataset needs, per event of a typical chunk."""
+    return float((row["bytes_per_event"] or 0.0) * row["filled"])
 
 
 # Fit
@@ -137,9 +143,19 @@ def memory_evidence(
     every = run.asked if run.asked is not None and len(run.asked) else chunks
     sizes = [] if every is None else pc.subtract(every["entry_stop"], every["entry_start"]).drop_null().to_numpy()
     typical = float(np.median(sizes)) if len(sizes) else None
+    largest = {} if every is None else _largest(every)
+    for row in datasets:
+        row["filled"] = min(largest.get(row["dataset"], np.inf) / typical, 1.0) if typical else 1.0
     found = _fit(workers, datasets, typical_before(worker_memory), typical)
     fit, absent = (found, None) if isinstance(found, Fit) else (None, found)
     return MemoryEvidence(workers=workers, datasets=datasets, fit=fit, fit_absent=absent, chunk_events=typical)
+
+
+def _largest(chunks: pa.Table) -> dict[str, int]:
+    """Number of events in the largest chunk of each dataset."""
+    sizes = pa.table({"dataset": chunks["dataset"], "size": pc.subtract(chunks["entry_stop"], chunks["entry_start"])})
+    found = sizes.drop_null().group_by("dataset").aggregate([("size", "max")])
+    return dict(zip(found["dataset"].to_pylist(), found["size_max"].to_pylist(), strict=True))
 
 
 def _fit(workers: Sequence[Row], datasets: Sequence[Row], floor: float | None, typical: float | None) -> Fit | str:
@@ -152,15 +168,15 @@ def _fit(workers: Sequence[Row], datasets: Sequence[Row], floor: float | None, t
     known = [row for row in datasets if row["bytes_per_event"]]
     if not known and any(row["bytes_per_event"] is not None for row in datasets):
         return WITHOUT_EVENTS
-    worst = max(known, key=lambda row: row["bytes_per_event"], default=None)
+    worst = max(known, key=_need, default=None)
     if worst is None:
         # if chunks shared a process, use its memory growth when all threads process typical chunks
         growth = max((row["memory_peak"] - floor for row in limited if row["memory_peak"] is not None), default=0)
         if not typical or growth <= 0:
             return "the memory per event could not be measured for any chunk"
         each = growth / threads / typical
-        worst = {"dataset": "all datasets", "at_least": 0, "fixed_bytes": 0.0, "bytes_per_event": each}
-    used, each = floor + threads * (worst["fixed_bytes"] or 0.0), worst["bytes_per_event"]
+        worst = {"dataset": "all datasets", "at_least": 0, "fixed_bytes": 0.0, "bytes_per_event": each, "filled": 1.0}
+    used, each = floor + threads * (worst["fixed_bytes"] or 0.0), _need(worst)
     if TARGET * limit <= used:
         return f"a worker uses {BYTE.text(used)} before the first event, and its limit is {BYTE.text(limit)}"
     size = rounded_down((TARGET * limit - used) / threads / each)

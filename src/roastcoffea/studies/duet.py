@@ -135,7 +135,8 @@ class Duet(Paged):
             title="In process(), trimmed mean per chunk",
             columns=columns(None, "") + columns(COUNT, "A", "B", "B - A", "99 % interval"),
             rows=rows,
-            notes=[f"{METRICS[name][0].capitalize()} not compared: {reason}." for name, reason in self.missing.items()],
+            notes=["The change is the mean of the pairs' relative differences: disturbed pairs affect A and B more."]
+            + [f"{METRICS[name][0].capitalize()} not compared: {reason}." for name, reason in self.missing.items()],
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def change_of_metric(pairs: Sequence[Mapping[str, Any]], name: str, missing: dic
         missing[name] = "fewer than two pairs in each order, after the first chunk in each process"
         return None
     a, b = (np.maximum(np.array([row[side][name] for row in known], np.float64), 0.0) for side in "ab")
-    if name == "memory" and a.mean() + b.mean() < 2 * LEAST_MEMORY:
+    if name == "memory" and trimmed_mean(a)[0] + trimmed_mean(b)[0] < 2 * LEAST_MEMORY:
         missing[name] = f"less than {BYTE.text(LEAST_MEMORY)} per chunk"
         return None
     dataset = np.asarray(pd.factorize(np.array([row["dataset"] for row in known], object))[0])

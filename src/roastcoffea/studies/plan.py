@@ -16,6 +16,7 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from scipy.stats import t as students_t
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.diagnosis.chunk_size import ChunkSize, recommended
@@ -402,6 +403,16 @@ class WholeRun:
             high=found.high + 3 * max(output.high - now, 0.0),
         )
 
+    def _leak(self) -> float:
+        """Growth of a worker's memory per sampled chunk, after its first one; 0 if it may be chance."""
+        before, worker = moments(self.table, "memory_before"), codes(self.table["worker"])
+        steps = np.concatenate([np.diff(before[worker == one][1:]) for one in np.unique(worker)])
+        if len(steps) < 6 or not np.isfinite(steps).all():
+            return 0.0
+        mean, later = float(steps.mean()), np.median(steps[len(steps) // 2 :])
+        chance = float(students_t.ppf(0.999, len(steps) - 1) * steps.std(ddof=1) / len(steps) ** 0.5)
+        return mean if mean > chance and later > mean / 2 else 0.0
+
     # on a cluster
 
     @cached_property
@@ -486,8 +497,14 @@ class WholeRun:
         best = max(useful, key=by_workers, default=min(clusters, key=by_workers))
         if self.cpu[2] is None:
             self.missing["start-up"] = "no process ran two sampled chunks, so the CPU time of chunks includes it"
-        output = self._output(halves, results)
+        output, each = self._output(halves, results), ceil(len(self.every) / best.workers)
         memory, share = self._memory(output, results), 0.9 if self.measurement.run.backend == "local" else TARGET
+        if memory is not None and (leak := self._leak()):
+            memory = replace(memory.more(leak * each), high=memory.high + 1.5 * leak * each)
+            self.missing["limit to memory"] = (
+                f"it grew by {BYTE.text(leak)} per chunk in the sample, so the forecast is for {each} chunks per worker"
+            )
+        chunksize = self._chunk_size(best)
         return Forecast(
             name=", ".join(dict.fromkeys(call.processor for call in self.measurement.run.calls)) or "forecast",
             seed=seed,
@@ -503,7 +520,8 @@ class WholeRun:
             output=output,
             clusters=clusters,
             workers=best.workers,
-            chunksize=self._chunk_size(best).size,
+            # a sample says too little about the last chunks of a run to recommend smaller ones
+            chunksize=chunksize.size if chunksize.is_larger else None,
             missing=self.missing,
             measurement=self.measurement,
         )

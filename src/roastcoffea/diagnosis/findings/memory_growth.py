@@ -1,5 +1,7 @@
 """A finding about worker memory that grows from chunk to chunk."""
 
+import pyarrow.compute as pc
+
 from roastcoffea.diagnosis.evidence import NAMED, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
 from roastcoffea.diagnosis.findings.lost_work import MEMORY
@@ -50,8 +52,9 @@ def memory_grows(evidence: Evidence) -> Finding | None:
     **Fine if** each Runner call ends before the limit is reached: restart the workers between calls.
     """
     rows = [] if evidence.growth is None else evidence.growth.to_pylist()
-    # the first quarter of chunks is not evaluated
-    found = sorted((one for one in rows if one["grows"] and _room(one) < 10 * one["chunks"] / 0.75), key=_room)
+    chunks = [] if evidence.run.chunks is None else pc.value_counts(evidence.run.chunks["worker"]).to_pylist()
+    ran = {each["values"]: each["counts"] for each in chunks}
+    found = sorted((one for one in rows if one["grows"] and _room(one) < 10 * ran[one["worker"]]), key=_room)
     if not found:
         return None
     names = [one["worker"] for one in found]
