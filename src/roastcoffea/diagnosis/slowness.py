@@ -595,6 +595,8 @@ def _first_effect(values: Numbers, is_first: Flags) -> float:
 
 def _slow(chunks: _Coded, fitted: _Fitted, heavy: Estimates, datasets: Integers) -> Iterator[Slow]:
     """Describe all blamed levels and heavy datasets that have a name."""
+    if not len(datasets) and not any(effects.any() for effects in fitted.blame.effects.values()):
+        return
     usual = _Usual(chunks, fitted)
     for kind, effects in fitted.blame.effects.items():
         for level in np.flatnonzero(effects):

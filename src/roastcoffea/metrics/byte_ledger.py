@@ -447,8 +447,10 @@ def _missing_preprocessing(run: Run) -> list[str]:
     unknown = records["bytes_requested"].null_count
     reasons = [f"{unknown} {what} have no count of requested bytes"] if unknown else []
     if run.tasks is not None:
-        others = pc.fill_null(pc.not_equal(run.tasks["prefix"], MERGE_PREFIX), True)
-        return reasons + _against_tasks(rows_where(run.tasks, others), PREPROCESSING, records, what)[1]
+        tasks = run.tasks.select(["key", "run_id", "outcome", "kind", "prefix"])
+        tasks = rows_with(tasks, "kind", [PREPROCESSING])
+        others = pc.fill_null(pc.not_equal(tasks["prefix"], MERGE_PREFIX), True)
+        return reasons + _against_tasks(rows_where(tasks, others), PREPROCESSING, records, what)[1]
     # a retried file has one record per attempt but finishes only once
     submitted = {call.id: call.files for call in run.calls if call.outcome == FINISHED and call.files is not None}
     ours = rows_with(records, "call", submitted)
@@ -470,7 +472,7 @@ def _against_tasks(tasks: Table, kind: str, records: Table, what: str) -> tuple[
     ends = Counter(how.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist())
     reasons = [f"{number} {what} {end} left no record" for end, number in ends.items()]
     found = known[(known >= 0) & np.isin(known, attempts)]
-    if more := len(found) - len(np.unique(found)):
+    if more := len(found) - pc.count_distinct(pa.array(found)).as_py():
         reasons.append(f"{more} {what} are recorded more than once")
     return Attempts(len(ours) - len(missing), len(ours)), reasons
 

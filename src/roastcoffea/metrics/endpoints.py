@@ -146,19 +146,18 @@ def _host(url: str) -> str:
 
 
 def hosts_of_urls(attempts: Table) -> pa.Array:
+    return _by_url(attempts, endpoint)
+
+
+def _by_url(attempts: Table, function: Callable[[str | None], str | None]) -> pa.Array:
+    """Value of a function of each attempt's URL, which is called once for each host."""
     files = attempts["file"].combine_chunks().dictionary_encode()
-    # drop the path after the host
+    # drop the path after the host, unless it contains another URL
     begin = pc.replace_substring_regex(files.dictionary, r"(?s)^([^/]*/[^/]*/[^/]*)/.*$", r"\1")
-    if pc.any(pc.match_substring(files.dictionary, "::")).as_py():
-        begin = files.dictionary
+    begin = pc.if_else(pc.match_substring_regex(files.dictionary, "::|.root:/"), files.dictionary, begin)
     begin = begin.dictionary_encode()
-    hosts = pa.array([endpoint(url) for url in begin.dictionary.to_pylist()], pa.string())
-    return hosts.take(begin.indices).take(files.indices)
-
-
-def _by_file(attempts: Table, function: Callable[[str | None], str | None]) -> pa.Array:
-    files = attempts["file"].combine_chunks().dictionary_encode()
-    return pa.array([function(file) for file in files.dictionary.to_pylist()], pa.string()).take(files.indices)
+    found = pa.array([function(url) for url in begin.dictionary.to_pylist()], pa.string())
+    return found.take(begin.indices).take(files.indices)
 
 
 def with_endpoints(attempts: Table) -> Table:
@@ -207,8 +206,8 @@ def _openings(attempts: Table, asked: Table | None) -> Table:
         {
             **columns,
             "redirector": pc.if_else(pc.equal(whole["endpoint"], hosts), pa.scalar(None, pa.string()), hosts),
-            "service": _by_file(whole, service),
-            "origin": _by_file(whole, origin),
+            "service": _by_url(whole, service),
+            "origin": _by_url(whole, origin),
             "site": with_sites(whole.select(["dataset", "file"]), asked)["site"],
         }
     )

@@ -24,6 +24,7 @@ from roastcoffea.metrics.statistics import (
     integers,
     measured_values,
     one_of,
+    rows_of,
     union_length,
 )
 from roastcoffea.records import chunks as chunk_records
@@ -238,12 +239,13 @@ def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
     the run ID identifies the key. Comparing the keys verifies this assumption and is much faster than looking them up.
     """
     of_records, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (records, tasks))
-    known, first, number = np.unique(of_records, return_index=True, return_inverse=True)
-    keys = records["key"]
-    if len(records) and not keys.null_count and having(keys, keys.take(pa.array(first[number]))).all():
-        place = np.minimum(np.searchsorted(known, of_tasks), len(known) - 1)
-        found = (of_tasks >= 0) & (known[place] == of_tasks)
-        found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(first[place[found]])))
+    first, keys = rows_of(of_records, of_records), records["key"]
+    again = np.flatnonzero(first != np.arange(len(first)))
+    alike = having(keys.take(pa.array(again)), keys.take(pa.array(first[again])))
+    if len(records) and not keys.null_count and alike.all():
+        place = rows_of(of_tasks, of_records)
+        found = (of_tasks >= 0) & (place >= 0)
+        found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(place[found])))
         return of_records, np.where(found, of_tasks, -1)
     both = pa.concat_tables([table.select(["key", "run_id"]) for table in (records, tasks)])
     whole = both["key"].is_valid().to_numpy() & both["run_id"].is_valid().to_numpy()

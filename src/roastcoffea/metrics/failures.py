@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.errors import MeasurementError, reported
-from roastcoffea.metrics.branches import codes
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import (
     FAILED,
@@ -26,10 +25,10 @@ from roastcoffea.metrics.facts import (
     with_outcome,
 )
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
-from roastcoffea.metrics.statistics import having, moments
+from roastcoffea.metrics.statistics import having, moments, one_of
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.workflow import disagreements
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import row_codes, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run
@@ -176,8 +175,8 @@ def _without(wanted: Table, done: Table, keys: list[str]) -> Table:
 
     Two nulls compare equal, unlike in an Arrow join, because the tree is null for Parquet files.
     """
-    number = codes(pa.concat_tables([wanted.select(keys), done.select(keys)]), keys)
-    lacking = np.flatnonzero(~np.isin(number[: len(wanted)], number[len(wanted) :]))
+    number = row_codes(pa.concat_tables([wanted.select(keys), done.select(keys)]))
+    lacking = np.flatnonzero(~one_of(pa.chunked_array([number[: len(wanted)]]), pa.array(number[len(wanted) :])))
     first = lacking[np.unique(number[lacking], return_index=True)[1]]
     return wanted.take(pa.array(first)).sort_by([(key, "ascending") for key in keys])
 

@@ -48,9 +48,10 @@ def one_of(column: pa.ChunkedArray, values: pa.Array) -> Flags:
     return np.asarray(pc.is_in(column, value_set=values).to_numpy(), np.bool_)
 
 
-def codes(column: pa.ChunkedArray) -> Integers:
+def codes(column: pa.ChunkedArray | pa.Array) -> Integers:
     """Integer codes for the values, in order of first appearance. Null also has a code."""
-    encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
+    encoded = pc.dictionary_encode(column, null_encoding="encode")
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     return np.asarray(encoded.indices.to_numpy(), np.int64)
 
 
@@ -59,6 +60,21 @@ def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers
     values = known if isinstance(known, pa.Array) else pa.array(known, pa.string())
     found = pc.fill_null(pc.index_in(column, value_set=values, skip_nulls=True), -1)
     return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def rows_of(values: Integers, known: Integers) -> Integers:
+    """Index of each value's first occurrence in `known`, or -1 if there is none."""
+    if not len(known):
+        return np.full(len(values), -1)
+    low, span = int(known.min()), int(known.max()) - int(known.min()) + 1
+    if span > 8 * len(known):
+        order = np.argsort(known, kind="stable")
+        place = order[np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)]
+        return np.where(known[place] == values, place, -1)
+    # consecutive numbers such as run IDs need no search
+    first = np.full(span + 1, -1)
+    first[known[::-1] - low] = np.arange(len(known))[::-1]
+    return np.asarray(first[np.where((values >= low) & (values < low + span), values - low, span)])
 
 
 def measured_values(column: pa.ChunkedArray) -> Numbers:

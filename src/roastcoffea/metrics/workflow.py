@@ -356,9 +356,11 @@ def peak_memory_bytes(
 def avg_memory_per_worker_bytes(samples: Table) -> float:
     """Mean resident memory of a worker process, averaged first over time and then over workers."""
     known = some(samples.select(["worker", "time", "memory"]).drop_null(), "no worker memory was sampled")
-    series = known.group_by("worker").aggregate([("time", "list"), ("memory", "list")]).to_pylist()
-    means = [statistics.time_weighted_mean(*map(np.array, (row["time_list"], row["memory_list"]))) for row in series]
-    return float(np.mean(means))
+    worker, time = statistics.codes(known["worker"]), statistics.moments(known, "time")
+    order = np.lexsort((time, worker))
+    size = statistics.amounts(known, "memory")[order]
+    parts = np.split(np.arange(len(order)), np.flatnonzero(np.diff(worker[order])) + 1)
+    return float(np.mean([statistics.time_weighted_mean(time[order[part]], size[part]) for part in parts]))
 
 
 @metric(
