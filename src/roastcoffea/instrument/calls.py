@@ -375,7 +375,10 @@ def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]
     """
     import pyarrow.compute as pc
 
-    ours = chunks.select(["call", "key", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS)).to_pandas()
+    from roastcoffea.records.arrow import plain
+
+    ours = plain(chunks.select(["call", "key", "start", "stop"]))
+    ours = ours.filter(pc.starts_with(ours["call"], OF_TASKS)).to_pandas()
     if tasks is not None and len(ours):
         runnable = tasks.select(["key", "runnable"]).to_pandas().groupby("key", observed=True)["runnable"].min()
         ours["start"] = ours["start"].combine(ours["key"].map(runnable), min)

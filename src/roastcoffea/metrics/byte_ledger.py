@@ -47,6 +47,7 @@ from roastcoffea.metrics.ledger import (
     metrics_of_classes,
 )
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
+from roastcoffea.records.arrow import joined
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.columns import Row
 from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
@@ -264,7 +265,7 @@ def byte_ledger(run: Run, counted_chunks: Table | None = None) -> ByteLedger:
 
 def _requests(parts: list[Table]) -> Table:
     columns = [(name, pa.string()) for name in PLACES] + [(name, pa.int64()) for name in AMOUNTS]
-    return pa.concat_tables([pa.schema(columns).empty_table(), *parts])
+    return joined([pa.schema(columns).empty_table(), *parts])
 
 
 def _requests_of(places: Table, total: Integers, counted: Flags, classes: Mapping[str, Integers | None]) -> Table:
@@ -330,12 +331,12 @@ class _Metered(NamedTuple):
             chunks=len(counted),
             files=len(files),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
-            parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
+            parquet=bool(pc.any(pc.starts_with(counted["source"].cast(pa.string()), "Parquet")).as_py()),
             # a chunk may have read only part of a cluster that another chunk also read
             others=_again(each.filter(baskets), "other_baskets", "other_payload"),
             objects=_again(each.filter(pc.invert(baskets)), "other_requested", "other_requested"),
             reads_on=reads_on(run.environment.versions.get("uproot")),
-            of_tasks=bool(pc.all(pc.starts_with(counted["call"], OF_TASKS)).as_py()),
+            of_tasks=bool(pc.all(pc.starts_with(counted["call"].cast(pa.string()), OF_TASKS)).as_py()),
         )
 
 
@@ -382,7 +383,7 @@ def _transferred(openings: list[Table]) -> tuple[Row, int]:
     Returns the total (or the reason why it is unknown), and the number of bytes that successful attempts requested but
     did not receive. A failed request received either nothing or an unknown amount.
     """
-    table = pa.concat_tables([opening.select(OF_OPENINGS) for opening in openings])
+    table = joined(opening.select(OF_OPENINGS) for opening in openings)
     asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
     unknown = asked.filter(asked["bytes_transferred"].is_null())
     if len(unknown):

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import refuse_if, table
-from roastcoffea.metrics.facts import FAILED
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.metrics.facts import FAILED, aggregated
+from roastcoffea.records.arrow import arrow_schema, joined, plain, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, Row, bytes_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
@@ -24,12 +24,14 @@ def with_sites(attempts: Table, asked: Table | None) -> Table:
     """Add a column with the site of each file, or null if the site is unknown."""
     sites = pa.nulls(len(attempts), pa.string())
     if asked is not None and "site" in asked.column_names and asked["site"].null_count < len(asked):
-        known = asked.filter(asked["site"].is_valid()).group_by(["dataset", "file"]).aggregate([("site", "max")])
-        sites = known["site_max"].take(pc.index_in(_places(attempts), value_set=_places(known).combine_chunks()))
+        known = asked.filter(asked["site"].is_valid())
+        known = aggregated(known, ["dataset", "file"], {"site": ("site", "max")}, None)
+        sites = known["site"].take(pc.index_in(_places(attempts), value_set=_places(known).combine_chunks()))
     return attempts.append_column("site", sites)
 
 
 def _places(table: Table) -> pa.ChunkedArray:
+    table = plain(table.select(["dataset", "file"]))
     return pc.binary_join_element_wise(table["dataset"], table["file"], "\0", null_handling="replace")
 
 
@@ -165,14 +167,14 @@ def with_endpoints(attempts: Table) -> Table:
     hosts = hosts_of_urls(attempts)
     if "endpoint" not in attempts.column_names:
         return attempts.append_column("endpoint", hosts)
-    known = pc.coalesce(attempts["endpoint"], pa.chunked_array([hosts]))
+    known = pc.coalesce(attempts["endpoint"].cast(pa.string()), pa.chunked_array([hosts]))
     return attempts.set_column(attempts.schema.get_field_index("endpoint"), "endpoint", known)
 
 
 @table
 def endpoints(run: Run, chunks: Table) -> Table:
     tables = [chunks] if run.preprocessing is None else [chunks, run.preprocessing]
-    every = pa.concat_tables([_openings(each, run.asked) for each in tables])
+    every = joined(_openings(each, run.asked) for each in tables)
     refuse_if(not len(every), "no file was opened")
     steps = [
         *((name, "sum") for name in ALL_SUMMED),

@@ -29,7 +29,7 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import workers as task_records
-from roastcoffea.records.arrow import row_codes
+from roastcoffea.records.arrow import joined, plain, row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
 
@@ -89,7 +89,10 @@ Steps = Mapping[str, tuple[str, str]]
 
 
 def aggregated(table: Table, keys: Sequence[str], steps: Steps, options: Any = NULL_IF_ANY, **how: Any) -> Table:
-    found = table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()])
+    names = {name for name, _ in steps.values()}.difference(keys)
+    values = plain(table.select([*names]))
+    table = pa.table({name: (table if name in keys else values)[name] for name in [*keys, *names]}).unify_dictionaries()
+    found = plain(table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()]))
     return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
 
 
@@ -247,7 +250,7 @@ def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
         found = (of_tasks >= 0) & (place >= 0)
         found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(place[found])))
         return of_records, np.where(found, of_tasks, -1)
-    both = pa.concat_tables([table.select(["key", "run_id"]) for table in (records, tasks)])
+    both = joined([table.select(["key", "run_id"]) for table in (records, tasks)])
     whole = both["key"].is_valid().to_numpy() & both["run_id"].is_valid().to_numpy()
     of_records, of_tasks = np.split(np.where(whole, row_codes(both), -1), [len(records)])
     return of_records, np.where(np.isin(of_tasks, of_records), of_tasks, -1)

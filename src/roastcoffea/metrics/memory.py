@@ -18,7 +18,7 @@ from roastcoffea.metrics.facts import aggregated, complete_sum, rows_where, rows
 from roastcoffea.metrics.statistics import Flags, Numbers, amounts, moments
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.metrics.trends import Fits, fitted
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.arrow import arrow_schema, plain, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column, Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
@@ -177,12 +177,12 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
     """Memory growth of each worker."""
     import pandas as pd
 
-    rows = chunks.select(["worker", "stop", "memory_after", "dataset"]).to_pandas()
+    rows = plain(chunks.select(["worker", "stop", "memory_after", "dataset"])).to_pandas()
     rows = rows.dropna(subset=["worker", "stop", "memory_after"]).sort_values("stop").fillna({"dataset": ""})
     refuse_if(rows.empty, "chunk memory was not measured")
     rows["held"] = np.nan
     if samples:
-        known = samples.select(["worker", "time", "nbytes", "spilled"]).to_pandas()
+        known = plain(samples.select(["worker", "time", "nbytes", "spilled"])).to_pandas()
         known = known.dropna(subset=["worker", "time", "nbytes"]).sort_values("time")
         before = pd.merge_asof(rows, known, left_on="stop", right_on="time", by="worker")
         rows["held"] = (before["nbytes"] - before["spilled"].fillna(0)).to_numpy()
@@ -202,7 +202,7 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
     each, held = growth.slope[:, 0] / size, results.slope[:, 0] / size
     half = growth.quantile(0.05) * growth.error[:, 0] / size
     grows = blocks.index.isin(all_along.union(at_end)) & (each > 0)
-    limit = lifetimes.select(["worker", "memory_limit"]).to_pandas().groupby("worker")["memory_limit"].last()
+    limit = plain(lifetimes.select(["worker", "memory_limit"])).to_pandas().groupby("worker")["memory_limit"].last()
     limit = limit.reindex(blocks.index)
     last = workers.tail(3).groupby("worker")[USED].mean().reindex(blocks.index)
     left = ((limit - last).clip(lower=0) / each).where(grows & (limit > 0))

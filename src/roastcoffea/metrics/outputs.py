@@ -25,7 +25,7 @@ from roastcoffea.metrics.ledger import (
     metrics_of_classes,
 )
 from roastcoffea.metrics.statistics import Flags, integers
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import joined, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, WRITTEN_COLUMNS
 from roastcoffea.records.columns import Column, Row, bytes_column, seconds_column, text_column
 from roastcoffea.records.run import Run
@@ -134,7 +134,7 @@ def _rows(chunks: Table, counted: Flags) -> Table:
     others = integers(chunks["bytes_written_unmetered"])
     classes = {phases.OTHER_WRITES: others.clip(min=0)}
     of_rest = classified(NAMES, chunks.select(["dataset"]), others, counted, classes)
-    return with_endpoints(pa.concat_tables([of_files, of_rest], promote_options="default"))
+    return with_endpoints(joined([of_files, of_rest], promote_options="default"))
 
 
 @table

@@ -50,9 +50,20 @@ def one_of(column: pa.ChunkedArray, values: pa.Array) -> Flags:
 
 def codes(column: pa.ChunkedArray | pa.Array) -> Integers:
     """Integer codes for the values, in order of first appearance. Null also has a code."""
+    return named_codes(column)[0]
+
+
+def named_codes(column: pa.ChunkedArray | pa.Array) -> tuple[Integers, pa.Array]:
+    """Integer codes for the values, in order of first appearance, and the values. Null also has a code."""
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    return np.asarray(encoded.indices.to_numpy(), np.int64)
+    if not pa.types.is_dictionary(column.type):
+        return np.asarray(encoded.indices.to_numpy(), np.int64), encoded.dictionary
+    # a stored dictionary is in any order, has no null, and may hold values that do not appear
+    known = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+    first = rows_of(known, known)
+    starts = np.flatnonzero(first == np.arange(len(first)))
+    return rows_of(known, known[starts]), encoded.dictionary.take(pa.array(known[starts], mask=known[starts] < 0))
 
 
 def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers:

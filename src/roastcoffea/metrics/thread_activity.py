@@ -31,7 +31,7 @@ from roastcoffea.metrics.statistics import (
     one_of,
     places,
 )
-from roastcoffea.records.arrow import row_codes, table_of_rows
+from roastcoffea.records.arrow import joined, row_codes, table_of_rows
 from roastcoffea.records.columns import Row
 from roastcoffea.records.run import MergedRun, Run
 from roastcoffea.records.workers import (
@@ -133,7 +133,7 @@ def busy_chunks(records: Records) -> Busy:
         wall, erred = amounts(openings, "wall_seconds"), having(openings["outcome"], ERROR)
         classes = {phases.PREPROCESSING: np.where(erred, 0.0, wall), phases.FAILED: np.where(erred, wall, 0.0)}
         parts.append(_attempts(openings, PREPROCESSING, classes, records.by))
-    table = pa.concat_tables(parts, promote_options="default")
+    table = joined(parts, promote_options="default")
     worker = places(table["worker"], records.workers)
     known, able = worker >= 0, _could_begin(table, worker, records)
     # attempts without a worker come from column tracing on the client
@@ -458,9 +458,7 @@ def first_tasks(attempts: Moments, records: Records) -> Presence:
     of_run, delay = records.together[attempts.worker[later]], delay[later]
     runs = int(records.together.max(initial=0)) + 1
     every = _usual(delay, of_run, runs)[of_run]
-    usual, spread = (
-        _usual(each, of_run, runs, FEWEST)[records.together] for each in (delay, np.abs(delay - every))
-    )
+    usual, spread = (_usual(each, of_run, runs, FEWEST)[records.together] for each in (delay, np.abs(delay - every)))
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
         fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(5.0 * spread, SHORTEST)))

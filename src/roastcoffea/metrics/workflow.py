@@ -11,7 +11,6 @@ from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import Table
 
@@ -28,6 +27,7 @@ from roastcoffea.metrics.catalogue import (
 )
 from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, some
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.records.arrow import joined
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall
 from roastcoffea.records.workers import LOST, PROCESSOR
@@ -165,7 +165,7 @@ def disagreements(run: Run) -> Iterator[str]:
     if reported is None or chunks is None:
         return
     # comparable only if every chunk has a record
-    ends = pa.concat_tables([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
+    ends = joined([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
     ended = Counter(ends["call"].to_pylist())
     with suppress(NotMeasuredError):
         own = EVENTS_OF.of_chunks(run, facts.of_finished_calls(run, chunks)).value

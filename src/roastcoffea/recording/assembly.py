@@ -33,7 +33,7 @@ from roastcoffea.log.journal import (
     remove_journal,
 )
 from roastcoffea.log.received import with_files
-from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
+from roastcoffea.records.arrow import arrow_schema, packed_parts, smaller, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import RUN_FILE, SPAN_FORMS, body_of, fields_by_name, tables_of
@@ -216,7 +216,7 @@ class RunRecords:
                     tables[name] = table
             if name not in tables:
                 absent[name] = self.problems[-1]
-        return tables, absent
+        return {name: table and smaller(table) for name, table in tables.items()}, absent
 
     def reasons_against_chunks(self, backend: Recorder, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Return reasons for not using the chunk records, and report missing records as problems."""

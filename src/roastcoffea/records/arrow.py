@@ -29,6 +29,59 @@ ARROW_TYPES: Final = {
 }
 
 
+MANY: Final = 100_000
+"""Minimum number of rows of a table that is made smaller."""
+
+
+def smaller(table: Table) -> Table:
+    """Make a large table smaller: texts other than task keys repeat, so each is stored once."""
+    return combined(table) if len(table) >= MANY else table
+
+
+def combined(table: Table, order: pa.Array | None = None) -> Table:
+    """Combine the parts of each column and, if an order is given, reorder the rows.
+
+    Allocating memory takes most of the time. Therefore, columns are combined one by one to reuse memory, and empty
+    columns are shared.
+    """
+    nothing: dict[pa.DataType, pa.Array] = {}
+    arrays = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count == len(column):
+            if column.type not in nothing:
+                nothing[column.type] = pa.nulls(len(column), column.type)
+            arrays.append(nothing[column.type])
+            continue
+        if len(table) >= MANY and column.type == pa.string() and name != "key":
+            together = column.dictionary_encode().combine_chunks()
+        else:
+            together = column.unify_dictionaries().combine_chunks()
+        arrays.append(together if order is None else together.take(order))
+    return Table.from_arrays(arrays, names=table.column_names)
+
+
+def plain(table: Table) -> Table:
+    """Replace dictionaries of texts with the texts."""
+    return table.cast(plain_schema(table.schema))
+
+
+def joined(tables: Iterable[Table], **how: Any) -> Table:
+    """Concatenate tables, whether or not their texts are dictionaries."""
+    tables = [*tables]
+    names = {field.name for table in tables for field in table.schema if pa.types.is_dictionary(field.type)}
+    for place, table in enumerate(tables):
+        for at, name in enumerate(table.column_names):
+            if name in names and table[name].type == pa.string():
+                tables[place] = tables[place].set_column(at, name, table[name].dictionary_encode())
+    return pa.concat_tables(tables, **how).unify_dictionaries()
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    types = [each.value_type if pa.types.is_dictionary(each) else each for each in schema.types]
+    fields = [field.with_type(each) for field, each in zip(schema, types, strict=True)]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(column.name, ARROW_TYPES[column.kind]) for column in columns])
 
@@ -69,7 +122,7 @@ def frame_of(table: Table, columns: Sequence[Column]) -> pd.DataFrame:
     """Convert a table to a DataFrame, with each column's meaning and unit in `attrs["columns"]`."""
     import pandas as pd
 
-    frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    frame: pd.DataFrame = plain(table).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     for column in columns:
         if column.kind == "values":
             frame[column.name] = [None if text is None else json.loads(text) for text in table[column.name].to_pylist()]
@@ -88,7 +141,15 @@ def row_codes(rows: Table) -> npt.NDArray[np.int64]:
     """Assign an integer code to each row of a table. Equal rows share a code; nulls compare equal."""
     codes, different = np.zeros(len(rows), np.int64), 1
     for column in rows.columns:
-        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        found = column.combine_chunks()
+        if pa.types.is_dictionary(found.type):
+            # nulls get the code after those of the dictionary
+            found = pa.DictionaryArray.from_arrays(
+                found.indices.fill_null(len(found.dictionary)),
+                pa.concat_arrays([found.dictionary, pa.nulls(1, found.dictionary.type)]),
+            )
+        else:
+            found = found.dictionary_encode(null_encoding="encode")
         if different * len(found.dictionary) > LARGEST_CODE:
             values, codes = np.unique(codes, return_inverse=True)
             different = len(values)

@@ -20,6 +20,7 @@ from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, clipped, codes, integral, moments, rows_of
 from roastcoffea.metrics.thread_activity import MOMENTS
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.records.arrow import joined
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.workers import MERGE, MERGE_PREFIX, OK, PREPROCESSING, PROCESSOR
 from roastcoffea.replay.changes import LOCK, Chunks, chunks_in_parts, files_of, needed, ratio
@@ -178,7 +179,7 @@ def _runnable(tasks: pa.Table) -> Numbers:
 
 
 def _lasted(*tasks: pa.Table) -> float:
-    every = pa.concat_tables(tasks)
+    every = joined(tasks)
     ends = np.fmax(moments(every, "seen"), moments(every, "stop"))
     return float(ends.max() - np.nanmin(_runnable(every)))
 
@@ -242,7 +243,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
         began = moments(records.failed, "start")
         failed = rows_where(records.failed, (began >= call.start) & (began <= call.stop))
         chunks = _with_failed(chunks, moments(tasks, "start"), failed)
-        every = pa.concat_tables([tasks, failed.select(OF_TASKS)]).sort_by("start")
+        every = joined([tasks, failed.select(OF_TASKS)]).sort_by("start")
         costs = costs._replace(cold_wait=late_start(every, costs.latency))
     return Stage(
         kind=PROCESSOR,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
+from roastcoffea.records.arrow import smaller
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import (
     FORMAT,
@@ -199,7 +200,7 @@ def _load(folder: Path) -> Run:
         body, tables = upgraded(document.body, tables, document.schema)
         if document.schema < SCHEMA:  # the current schema's fields have already been checked
             check_body(body)
-        return run_of(body, tables)
+        return run_of(body, {name: smaller(table) for name, table in tables.items()})
 
 
 def _stored(path: Path) -> StoredRun | None:

@@ -20,7 +20,7 @@ from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, natural
 from roastcoffea.metrics.phases import phases_of
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, axes, measured_values, one_of, places, spread
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import joined, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import OF_SCHEDULER
@@ -227,7 +227,7 @@ def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
     if run.preprocessing is not None:
         openings = on_clients_clock(run, run.preprocessing, "start", "stop")
         found.append(_timed(openings, openings["bytes_requested"]))
-    return pa.concat_tables(found)
+    return joined(found)
 
 
 @plot_input
