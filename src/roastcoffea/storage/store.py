@@ -193,7 +193,11 @@ def _load(folder: Path) -> Run:
         raise MissingMeasurementError(f"{folder} is not a measurement: it has no {RUN_FILE}; pass a measurement folder")
     document = read_document(file)
     room = Room()
-    tables = {name: read_table(folder, name, table["rows"], room) for name, table in document.tables.items()}
+    tables = {}
+    for name, stored in document.tables.items():
+        table = read_table(folder, name, stored["rows"], room)
+        # older tables are made smaller once they have been upgraded
+        tables[name] = smaller(table) if document.schema == SCHEMA else table
     with reading(file):
         for name, table in tables.items():
             check_columns(table, document.tables[name]["columns"], str(table_file(folder, name)))
