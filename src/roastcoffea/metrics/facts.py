@@ -23,6 +23,7 @@ from roastcoffea.metrics.statistics import (
     having,
     integers,
     measured_values,
+    of_texts,
     one_of,
     rows_of,
     union_length,
@@ -101,7 +102,9 @@ def with_outcome(table: Table, outcomes: tuple[str, ...]) -> Table:
 
 
 def rows_with(table: Table, column: str, values: Iterable[str | None]) -> Table:
-    return rows_where(table, pc.is_in(table[column], value_set=pa.array([*values], pa.string())))
+    values = [*values]
+    wanted = of_texts(table[column], pc.is_in, pa.array(values, pa.string()))
+    return rows_where(table, pc.fill_null(wanted, None in values))
 
 
 def rows_where(table: Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> Table:

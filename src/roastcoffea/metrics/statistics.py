@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +42,20 @@ def integers(column: pa.ChunkedArray, unknown: int = 0) -> Integers:
 
 def having(column: pa.ChunkedArray, value: str | pa.ChunkedArray) -> Flags:
     """Whether each value equals `value`, which may be a constant or another column."""
-    return np.asarray(pc.fill_null(pc.equal(column, value), False).to_numpy(), np.bool_)
+    found = pc.equal(column, value) if isinstance(value, pa.ChunkedArray) else of_texts(column, pc.equal, value)
+    return np.asarray(pc.fill_null(found, False).to_numpy(), np.bool_)
 
 
 def one_of(column: pa.ChunkedArray, values: pa.Array) -> Flags:
-    return np.asarray(pc.is_in(column, value_set=values).to_numpy(), np.bool_)
+    return np.asarray(pc.fill_null(of_texts(column, pc.is_in, values), False).to_numpy(), np.bool_)
+
+
+def of_texts(column: pa.ChunkedArray, function: Callable[..., Any], *arguments: Any) -> pa.ChunkedArray:
+    """Value of a function for each value. Of texts in a dictionary, it is computed once; null remains null."""
+    if not pa.types.is_dictionary(column.type):
+        return function(column, *arguments)
+    known = column.combine_chunks()
+    return pa.chunked_array([function(known.dictionary, *arguments).take(known.indices)])
 
 
 def codes(column: pa.ChunkedArray | pa.Array) -> Integers:
@@ -69,7 +79,7 @@ def named_codes(column: pa.ChunkedArray | pa.Array) -> tuple[Integers, pa.Array]
 def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers:
     """Index of each value in `known`, or -1 if the value is null or not in `known`."""
     values = known if isinstance(known, pa.Array) else pa.array(known, pa.string())
-    found = pc.fill_null(pc.index_in(column, value_set=values, skip_nulls=True), -1)
+    found = pc.fill_null(of_texts(column, partial(pc.index_in, value_set=values, skip_nulls=True)), -1)
     return np.asarray(found.to_numpy(), dtype=np.int64)
 
 

@@ -12,7 +12,6 @@ from roastcoffea.diagnosis.finding import LEAST, Culprit, Finding, finding
 from roastcoffea.diagnosis.findings.lost_work import LOST_WORK
 from roastcoffea.diagnosis.savings import Saving, Taken
 from roastcoffea.records import workers as records
-from roastcoffea.records.arrow import plain
 from roastcoffea.units import SECOND, counted, moment, number, were
 
 LOGS: Final = "Read the jobs' logs: each job has to start a worker that reaches the scheduler."
@@ -100,9 +99,9 @@ def stuck_workers(evidence: Evidence) -> list[tuple[Culprit, str, bool]]:
     run, lives, found = evidence.run, evidence.lives, list[tuple[Culprit, str, bool]]()
     if run.tasks is None or not lives:
         return found
-    tasks = plain(run.tasks.select(["worker", "kind", "outcome", "assigned", "start", "stop"])).to_pandas()
+    tasks = run.tasks.select(["worker", "kind", "outcome", "assigned", "start", "stop"]).to_pandas()
     done = tasks[tasks["outcome"] == records.OK].dropna()
-    last, own = done.groupby("worker")["stop"].max(), done[done["kind"] == records.PROCESSOR]
+    last, own = done.groupby("worker", observed=True)["stop"].max(), done[done["kind"] == records.PROCESSOR]
     own = own if len(own) else done
     stops, assigned = np.sort(own["stop"]), np.sort(own["assigned"])
     long = (own["stop"] - own["start"]).quantile(0.95)
@@ -112,7 +111,7 @@ def stuck_workers(evidence: Evidence) -> list[tuple[Culprit, str, bool]]:
     heard = (
         {}
         if run.samples is None
-        else plain(run.samples.select(["worker", "last_seen"])).to_pandas().groupby("worker").max()["last_seen"]
+        else run.samples.select(["worker", "last_seen"]).to_pandas().groupby("worker", observed=True).max()["last_seen"]
     )
     # samples may end before the run does
     offset = run.scheduler_clock_offset or 0.0
