@@ -53,9 +53,10 @@ def combined(table: Table, order: pa.Array | None = None) -> Table:
             arrays.append(nothing[column.type])
             continue
         if len(table) >= MANY and column.type == pa.string() and name != "key":
-            together = column.dictionary_encode().combine_chunks()
-        else:
-            together = column.unify_dictionaries().combine_chunks()
+            column = column.dictionary_encode()  # noqa: PLW2901
+        # joining a single part would copy it
+        one = column.num_chunks == 1
+        together = column.chunk(0) if one else column.unify_dictionaries().combine_chunks()
         arrays.append(together if order is None else together.take(order))
     return Table.from_arrays(arrays, names=table.column_names)
 

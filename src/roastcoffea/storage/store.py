@@ -10,9 +10,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
-from roastcoffea.records.arrow import smaller
+from roastcoffea.records.arrow import MANY, smaller
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import (
     FORMAT,
@@ -204,7 +206,11 @@ def _load(folder: Path) -> Run:
         body, tables = upgraded(document.body, tables, document.schema)
         if document.schema < SCHEMA:  # the current schema's fields have already been checked
             check_body(body)
-        return run_of(body, {name: smaller(table) for name, table in tables.items()})
+        tables = {name: smaller(table) for name, table in tables.items()}
+        run = run_of(body, tables)
+    if sum(map(len, tables.values())) >= MANY:
+        pa.default_memory_pool().release_unused()  # Arrow would keep the memory that decoding took
+    return run
 
 
 def _stored(path: Path) -> StoredRun | None:
