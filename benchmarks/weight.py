@@ -32,9 +32,9 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 37_400,
-    "studies": 37_100,
-    "diagnosis": 31_800,
+    "metrics": 38_200,
+    "studies": 37_200,
+    "diagnosis": 31_900,
     "instrument": 26_300,
     "report": 24_600,
     "backends": 24_600,
@@ -47,7 +47,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     TOP: 7_200,
     "cli": 6_900,
     "compat": 4_300,
-    "records": 3_000,
+    "records": 3_150,
     "sheets": 2_700,
     "export": 100,
 }

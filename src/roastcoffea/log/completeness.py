@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.records.arrow import arrow_schema, joined, row_codes
+from roastcoffea.records.arrow import arrow_schema, plain, row_codes
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, PHASES, TRACED
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, RunnerCall
 from roastcoffea.records.workers import PROCESSOR
@@ -223,7 +223,7 @@ def are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]
 
 def are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether each row also occurs in the other table. Nulls match each other."""
-    codes = row_codes(joined([rows, others]))
+    codes = row_codes(pa.concat_tables(map(plain, (rows, others))))
     return np.isin(codes[: len(rows)], codes[len(rows) :])
 
 

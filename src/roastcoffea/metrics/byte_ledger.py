@@ -32,6 +32,7 @@ from roastcoffea.metrics.facts import (
     aggregated,
     among,
     complete_sum,
+    joined,
     known_sum,
     reason_of_absence,
     rows_where,
@@ -47,7 +48,6 @@ from roastcoffea.metrics.ledger import (
     metrics_of_classes,
 )
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
-from roastcoffea.records.arrow import joined
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.columns import Row
 from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run

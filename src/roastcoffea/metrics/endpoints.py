@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import refuse_if, table
-from roastcoffea.metrics.facts import FAILED, aggregated
-from roastcoffea.records.arrow import arrow_schema, joined, plain, table_of_rows
+from roastcoffea.metrics.facts import FAILED, aggregated, joined
+from roastcoffea.records.arrow import arrow_schema, plain, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, Row, bytes_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run

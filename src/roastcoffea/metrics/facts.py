@@ -30,7 +30,7 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import workers as task_records
-from roastcoffea.records.arrow import joined, plain, row_codes
+from roastcoffea.records.arrow import plain, row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
 
@@ -95,6 +95,16 @@ def aggregated(table: Table, keys: Sequence[str], steps: Steps, options: Any = N
     table = pa.table({name: (table if name in keys else values)[name] for name in [*keys, *names]}).unify_dictionaries()
     found = plain(table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()]))
     return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
+
+
+def joined(tables: Iterable[Table], **how: Any) -> Table:
+    """Concatenate tables, whether or not their texts are dictionaries."""
+    tables = [*tables]
+    names = {field.name for table in tables for field in table.schema if pa.types.is_dictionary(field.type)}
+    for place, table in enumerate(tables):
+        encoded = {name: table[name].dictionary_encode() for name in names.intersection(table.column_names)}
+        tables[place] = pa.table({name: encoded.get(name, table[name]) for name in table.column_names})
+    return pa.concat_tables(tables, **how).unify_dictionaries()
 
 
 def with_outcome(table: Table, outcomes: tuple[str, ...]) -> Table:

@@ -17,6 +17,7 @@ from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import (
     FAILED,
     aggregated,
+    joined,
     lost_calls,
     of_finished_calls,
     recorded,
@@ -28,7 +29,7 @@ from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.statistics import having, moments, one_of
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.workflow import disagreements
-from roastcoffea.records.arrow import joined, plain, row_codes, table_of_rows
+from roastcoffea.records.arrow import plain, row_codes, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run

@@ -179,8 +179,8 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
 
     # texts as numbers: of workers in the order of their names
     names = sorted(chunks["worker"].drop_null().unique().to_pylist())
-    dataset, datasets = named_codes(chunks["dataset"])
-    rows = _of_known(chunks, names, "stop", "memory_after").assign(dataset=dataset)
+    of_chunks, datasets = named_codes(chunks["dataset"])
+    rows = _of_known(chunks, names, "stop", "memory_after").assign(dataset=of_chunks)
     rows = rows[rows["worker"] >= 0].dropna(subset=["stop", "memory_after"]).sort_values("stop")
     refuse_if(rows.empty, "chunk memory was not measured")
     rows["held"] = np.nan

@@ -15,7 +15,7 @@ from pyarrow import Table
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import WRITING, Sourced, metric, refuse_if, table
 from roastcoffea.metrics.endpoints import with_endpoints
-from roastcoffea.metrics.facts import aggregated, among, known_sum, rows_where
+from roastcoffea.metrics.facts import aggregated, among, joined, known_sum, rows_where
 from roastcoffea.metrics.ledger import (
     Attempts,
     Certificate,
@@ -25,7 +25,7 @@ from roastcoffea.metrics.ledger import (
     metrics_of_classes,
 )
 from roastcoffea.metrics.statistics import Flags, integers
-from roastcoffea.records.arrow import joined, table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, WRITTEN_COLUMNS
 from roastcoffea.records.columns import Column, Row, bytes_column, seconds_column, text_column
 from roastcoffea.records.run import Run

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.metrics import facts, phases
-from roastcoffea.metrics.facts import aggregated, among, rows_where, rows_with
+from roastcoffea.metrics.facts import aggregated, among, joined, rows_where, rows_with
 from roastcoffea.metrics.ledger import Attempts, attempts_of_calls
 from roastcoffea.metrics.slots import Moments, Presence
 from roastcoffea.metrics.statistics import (
@@ -31,7 +31,7 @@ from roastcoffea.metrics.statistics import (
     one_of,
     places,
 )
-from roastcoffea.records.arrow import joined, row_codes, table_of_rows
+from roastcoffea.records.arrow import row_codes, table_of_rows
 from roastcoffea.records.columns import Row
 from roastcoffea.records.run import MergedRun, Run
 from roastcoffea.records.workers import (

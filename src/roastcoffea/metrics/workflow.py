@@ -25,9 +25,8 @@ from roastcoffea.metrics.catalogue import (
     metric,
     refuse_if,
 )
-from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, some
+from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, joined, known_sum, some
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records.arrow import joined
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall
 from roastcoffea.records.workers import LOST, PROCESSOR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -44,19 +45,15 @@ def combined(table: Table, order: pa.Array | None = None) -> Table:
     Allocating memory takes most of the time. Therefore, columns are combined one by one to reuse memory, and empty
     columns are shared.
     """
-    nothing: dict[pa.DataType, pa.Array] = {}
-    arrays = []
+    nothing, arrays = cache(partial(pa.nulls, len(table))), []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count == len(column):
-            if column.type not in nothing:
-                nothing[column.type] = pa.nulls(len(column), column.type)
-            arrays.append(nothing[column.type])
+            arrays.append(nothing(column.type))
             continue
         if len(table) >= MANY and column.type == pa.string() and name != "key":
             column = column.dictionary_encode()  # noqa: PLW2901
         # joining a single part would copy it
-        one = column.num_chunks == 1
-        together = column.chunk(0) if one else column.unify_dictionaries().combine_chunks()
+        together = column.chunk(0) if column.num_chunks == 1 else column.unify_dictionaries().combine_chunks()
         arrays.append(together if order is None else together.take(order))
     return Table.from_arrays(arrays, names=table.column_names)
 
@@ -66,21 +63,9 @@ def plain(table: Table) -> Table:
     return table.cast(plain_schema(table.schema))
 
 
-def joined(tables: Iterable[Table], **how: Any) -> Table:
-    """Concatenate tables, whether or not their texts are dictionaries."""
-    tables = [*tables]
-    names = {field.name for table in tables for field in table.schema if pa.types.is_dictionary(field.type)}
-    for place, table in enumerate(tables):
-        for at, name in enumerate(table.column_names):
-            if name in names and table[name].type == pa.string():
-                tables[place] = tables[place].set_column(at, name, table[name].dictionary_encode())
-    return pa.concat_tables(tables, **how).unify_dictionaries()
-
-
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     types = [each.value_type if pa.types.is_dictionary(each) else each for each in schema.types]
-    fields = [field.with_type(each) for field, each in zip(schema, types, strict=True)]
-    return pa.schema(fields, metadata=schema.metadata)
+    return pa.schema(map(pa.Field.with_type, schema, types), metadata=schema.metadata)
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
@@ -142,18 +127,12 @@ def row_codes(rows: Table) -> npt.NDArray[np.int64]:
     """Assign an integer code to each row of a table. Equal rows share a code; nulls compare equal."""
     codes, different = np.zeros(len(rows), np.int64), 1
     for column in rows.columns:
-        found = column.combine_chunks()
-        if pa.types.is_dictionary(found.type):
-            # nulls get the code after those of the dictionary
-            found = pa.DictionaryArray.from_arrays(
-                found.indices.fill_null(len(found.dictionary)),
-                pa.concat_arrays([found.dictionary, pa.nulls(1, found.dictionary.type)]),
-            )
-        else:
-            found = found.dictionary_encode(null_encoding="encode")
-        if different * len(found.dictionary) > LARGEST_CODE:
+        found = column.combine_chunks().dictionary_encode()
+        # nulls get a code of their own
+        number = len(found.dictionary) + 1
+        if different * number > LARGEST_CODE:
             values, codes = np.unique(codes, return_inverse=True)
             different = len(values)
-        codes = codes * len(found.dictionary) + found.indices.to_numpy()
-        different *= len(found.dictionary)
+        codes = codes * number + found.indices.fill_null(number - 1).to_numpy()
+        different *= number
     return codes

@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import counted_chunks, identities, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import counted_chunks, identities, joined, recorded, rows_where, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, clipped, codes, integral, moments, rows_of
 from roastcoffea.metrics.thread_activity import MOMENTS
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.records.arrow import joined
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.workers import MERGE, MERGE_PREFIX, OK, PREPROCESSING, PROCESSOR
 from roastcoffea.replay.changes import LOCK, Chunks, chunks_in_parts, files_of, needed, ratio

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import MeasurementError, MissingMeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import facts
-from roastcoffea.metrics.facts import on_host
-from roastcoffea.records.arrow import joined
+from roastcoffea.metrics.facts import joined, on_host
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run
 from roastcoffea.storage.document import RECORDS, RUN_FILE, TABLES
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement, paths_in

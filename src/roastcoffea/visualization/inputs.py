@@ -16,11 +16,11 @@ from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, natural, recorded, some, with_outcome
+from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, joined, natural, recorded, some, with_outcome
 from roastcoffea.metrics.phases import phases_of
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, axes, measured_values, one_of, places, spread
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
-from roastcoffea.records.arrow import joined, table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import OF_SCHEDULER
