@@ -23,8 +23,7 @@ from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import PROFILE_COLUMNS
-from roastcoffea.records.run import Run, RunnerCall
+from roastcoffea.records.run import PROFILE_COLUMNS, Run, RunnerCall
 
 WORKERS: Final = 2000
 CHUNKS_OF_FILE: Final = 20

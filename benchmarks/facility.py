@@ -32,7 +32,7 @@ from coffea.processor.executor import WorkItem
 from distributed import Client, Worker
 from distributed.worker_state_machine import ExecuteSuccessEvent
 
-from roastcoffea.log.journal import journals_in
+from roastcoffea.log.journals import journals_in
 from roastcoffea.log.marks import METADATA_KEY
 from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of
 

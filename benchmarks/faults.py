@@ -34,7 +34,7 @@ from distributed import Client, LocalCluster
 from roastcoffea import MetricsCollector
 from roastcoffea.cli.sample import write_sample
 from roastcoffea.errors import MeasurementError, RoastcoffeaError
-from roastcoffea.log.journal import journals_in
+from roastcoffea.log.journals import journals_in
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.recording.importers import recovered
 from roastcoffea.storage.store import list_runs

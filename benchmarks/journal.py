@@ -17,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from roastcoffea.log.journal import LOG, JournalWriter, journal_in
+from roastcoffea.log.journal import LOG, JournalWriter
+from roastcoffea.log.journals import journal_in
 from roastcoffea.log.marks import METADATA_KEY
 from roastcoffea.log.packing import BASKETS_LISTED, BRANCHES, BRANCHES_HAVE, packed_records
 

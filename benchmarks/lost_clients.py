@@ -29,7 +29,7 @@ from distributed import Client
 
 from roastcoffea.backends import plugin_lifetime
 from roastcoffea.cli.sample import write_sample
-from roastcoffea.log.journal import Journal, journals_in
+from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.recording.importers import recovered
 from roastcoffea.records.run import LOST, Run

@@ -33,21 +33,21 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 38_200,
-    "studies": 37_200,
+    "studies": 39_600,
     "diagnosis": 31_900,
-    "instrument": 26_300,
+    "instrument": 27_000,
     "report": 24_600,
     "backends": 24_600,
-    "log": 18_000,
-    "recording": 15_500,
+    "log": 18_700,
+    "recording": 15_600,
     "visualization": 14_100,
     "monitor": 11_400,
-    "storage": 11_100,
+    "storage": 11_200,
     "replay": 9_100,
     TOP: 7_200,
-    "cli": 6_900,
+    "cli": 7_300,
     "compat": 4_300,
-    "records": 3_150,
+    "records": 3_180,
     "sheets": 2_700,
     "export": 100,
 }
@@ -65,10 +65,14 @@ GOALS: Final[Mapping[str, float]] = {
     "lines of a function, median": 6,
     "lines of a function, 90 %": 18,
     "lines of a function, most": 70,
+    "lines of the recorder": 7_000,
     "lines of tests": 28_000,
     "other modules of tests": 15,
 }
 """At most; what has none is only reported."""
+
+RECORDER: Final = ("backends.scheduler", "backends.worker", "instrument.hook", "instrument.tasks", "log.journal")
+"""What runs around and inside an analysis: hook, probe, plugins, and the writer of the journal."""
 
 NO_NODES: Final = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 NO_CODE: Final = (
@@ -194,6 +198,27 @@ def totals(modules: list[Module]) -> dict[str, float]:
     }
 
 
+def recorder(modules: Iterable[Module]) -> dict[str, Module]:
+    """Modules that are imported with `RECORDER`, by name."""
+    found: dict[str, Module] = {}
+    by_path = {module.path: module for module in modules}
+    waiting = [PACKAGE.name, *(f"{PACKAGE.name}.{name}" for name in RECORDER)]
+    while waiting:
+        name = waiting.pop()
+        path = PACKAGE.parent.joinpath(*name.split("."))
+        module = by_path.get(path.with_suffix(".py")) or by_path.get(path / "__init__.py")
+        if module is None or name in found:
+            continue
+        found[name] = module
+        waiting.append(name.rpartition(".")[0])
+        for node in module.tree.body:
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                waiting += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
 def of_tests(folder: Path) -> dict[str, float]:
     """Weight of tests: code lines, and modules that are neither tests nor the folders' own."""
     modules = [Module(path) for path in sorted(folder.rglob("*.py"))]
@@ -214,7 +239,10 @@ def main(folders: list[Path]) -> None:
             lines, constants = sum(len(one.code) for one in own), sum(one.constants for one in own)
             functions = sum(len(one.functions) for one in own)
             print(f"{room:16}{nodes:8}{budget:>8}{lines:8}{len(own):7}{constants:11}{functions:11}{once[room]:6}")
-        found = totals(modules) | (of_tests(TESTS) if folder == PACKAGE else {})
+        found = totals(modules)
+        if folder == PACKAGE:
+            recorded = recorder(modules).values()
+            found |= {"lines of the recorder": sum(len(one.code) for one in recorded)} | of_tests(TESTS)
         for name, value in found.items():
             goal = f"   goal {GOALS[name]:g}" if folder == PACKAGE and name in GOALS else ""
             print(f"{name:32}{value:10g}{goal}")

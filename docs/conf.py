@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from shutil import copytree
 
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -89,6 +90,12 @@ def write_moved_pages(app: Sphinx, problem: Exception | None) -> None:
         )
 
 
+def copy_schemas(app: Sphinx, problem: Exception | None) -> None:
+    """Put the schemas at the addresses in their `$id`."""
+    if problem is None:
+        copytree(Path(app.srcdir, "schemas"), Path(app.outdir, "schemas"), dirs_exist_ok=True)
+
+
 def find_lost_pictures(app: Sphinx, problem: Exception | None) -> None:
     """Fail where a page shows a picture that is not there: Sphinx says nothing of those that notebooks make."""
     site = Path(app.outdir)
@@ -136,5 +143,6 @@ def setup(app: Sphinx) -> None:
     app.connect("env-get-outdated", pages_to_read_again)
     app.connect("autodoc-process-docstring", first_sentence, priority=900)
     app.connect("build-finished", write_moved_pages)
+    app.connect("build-finished", copy_schemas)
     app.connect("build-finished", find_lost_pictures)
     app.connect("build-finished", find_lost_addresses)

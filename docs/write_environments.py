@@ -13,6 +13,7 @@ FOLDER = PAGES.parent / "benchmarks" / "environments"
 USED_BY = {
     "2024": "analyses with dask-awkward graphs, without a Runner",
     "2025": "first coffea release since 0.7 with a Runner",
+    "agc": "Analysis Grand Challenge (ttbar), but Python 3.10 and Dask 2024.8",
     "challenge": "IRIS-HEP CMS Integration Challenge",
     "coffea07": "coffea-casa and LPC images (0.7)",
     "columnflow": "columnflow, with packages from autumn 2025",
@@ -48,6 +49,31 @@ opening +10 to +14 %).
 
 """
 
+FRAMEWORKS = """
+## Analyses and frameworks
+
+In these environments, analyses were also run with `roastcoffea run script.py`, on copies of small NanoAOD files. The
+outputs were the same with and without roastcoffea, both ledgers closed, and the slowest function was named:
+
+- A ttbar analysis in the style of the Analysis Grand Challenge (systematic variations, permutations of four jets,
+  `hist` histograms and coffea's accumulators): `agc` and `coffea07` with the Iterative executor, `coffea07` also with
+  Parsl's `HighThroughputExecutor`. On a Dask cluster in `coffea07`, the [facility's preload](facility/recording.md)
+  recorded the same chunks, events and bytes.
+- PocketCoffea 0.9.13 (`pocketcoffea`): `pocket-coffea run` with its Iterative and Futures executors, and a workflow
+  derived from its `BaseProcessorABC`. Its CMS corrections were left out, because they require CVMFS.
+
+## Python 3.9 and older Dask
+
+The Analysis Grand Challenge itself pins Python 3.9, Dask 2023.3.2, pandas 2.0 and pyarrow 14. Run its processor with
+coffea 0.7.21 in the `agc` or `floors` environment instead.
+
+- Python 3.9 reached its end of life in October 2025. It lacks `slots` and `kw_only` in dataclasses, `strict` in `zip`,
+  `match` and unions in `isinstance`. They are used 30 times in the recorder, and 300 times in the package.
+- Dask 2023.3.2 has no spans, fine performance metrics or `dask.get_annotations`. Time by activity comes from the first
+  two, and calls are marked with the third.
+- pyarrow before 16 cannot read all string types in measurements.
+"""
+
 MISSING = """
 ## What older releases cannot record
 
@@ -70,7 +96,7 @@ def page() -> str:
             HEADING + "\n".join(lines),
             DIFFERS + "\n".join(differs),
             *([MISSING + "\n".join(absent)] if absent else []),
-            "",
+            FRAMEWORKS,
         ]
     )
 

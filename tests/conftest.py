@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -258,6 +260,17 @@ def no_patterns() -> Iterator[None]:
     yield
     for name, _ in added_patterns():
         remove_pattern(name)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that each look at it moves by a second, so that the number of pairs does not depend on the host."""
+    import roastcoffea.instrument.duet
+    import roastcoffea.studies.duet
+
+    clock = SimpleNamespace(time=count(1_000.0).__next__, perf_counter=time.perf_counter, thread_time=time.thread_time)
+    for module in (roastcoffea.studies.duet, roastcoffea.instrument.duet):
+        monkeypatch.setattr(module, "time", clock)
 
 
 class ServedPool(ProcessPoolExecutor):

@@ -14,8 +14,17 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import ByteLedger, Metrics
 from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import ASKED_COLUMNS, FAILED, FINISHED, PREPROCESSING_COLUMNS, Environment, Run, RunnerCall
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.records.run import (
+    ASKED_COLUMNS,
+    FAILED,
+    FINISHED,
+    PREPROCESSING_COLUMNS,
+    SECTION_COLUMNS,
+    Environment,
+    Run,
+    RunnerCall,
+)
 from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,

@@ -17,8 +17,8 @@ from made_runs import Plan, made_run, plan, with_call
 from roastcoffea.diagnosis import Verdict
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS, Run
 from roastcoffea.records.workers import (
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,

@@ -20,8 +20,17 @@ from roastcoffea.diagnosis.slowness import Slow, slowness
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, PREPROCESSING_COLUMNS, Environment, Host, Run, RunnerCall
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.records.run import (
+    ASKED_COLUMNS,
+    FINISHED,
+    PREPROCESSING_COLUMNS,
+    SECTION_COLUMNS,
+    Environment,
+    Host,
+    Run,
+    RunnerCall,
+)
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS, TASK_COLUMNS
 from roastcoffea.replay.changes import Chunks, Parts
 from roastcoffea.replay.cluster import Cluster, Costs, Load, replayed

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from roastcoffea.log import kinds
-from roastcoffea.log.journal import ENDING, LOG, RECORDS, Entry, journal_in
-from roastcoffea.log.packing import checked_content
+from roastcoffea.log.batches import checked_content
+from roastcoffea.log.journal import ENDING, LOG, RECORDS
+from roastcoffea.log.journals import Entry, journal_in
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports import FORMATS
 

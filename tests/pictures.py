@@ -9,9 +9,9 @@ import pyarrow as pa
 from handmade import T, handmade_run
 
 from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
-from roastcoffea.records.run import PREPROCESSING_COLUMNS, Run
+from roastcoffea.records.run import PREPROCESSING_COLUMNS, SECTION_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, REQUEST_COLUMNS, SAMPLE_COLUMNS, TASK_COLUMNS
 
 GIB = 2**30

@@ -18,7 +18,7 @@ from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.log.received import ReceivedProfiles
 from roastcoffea.log.stacks import packed_stacks
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import PROFILE_COLUMNS
+from roastcoffea.records.run import PROFILE_COLUMNS
 
 STATES = ("core_seconds", "contention_seconds", "blocked_seconds")
 

@@ -6,14 +6,14 @@ import base64
 import io
 import json
 import math
+import os
 import random
 import socket
 import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir
 from dataclasses import fields, is_dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +25,14 @@ from killed_saves import START
 
 from roastcoffea.compat import legacy
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import (
     ASKED_COLUMNS,
     FAILED,
     PREPROCESSING_COLUMNS,
+    PROFILE_COLUMNS,
+    SECTION_COLUMNS,
     Environment,
     Host,
     MergedRun,
@@ -49,7 +51,7 @@ from roastcoffea.records.workers import (
 )
 from roastcoffea.storage.document import TABLES, tables_of
 
-assert datetime.fromtimestamp(START, UTC) == datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC)
+assert datetime.fromtimestamp(START, timezone.utc) == datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=timezone.utc)
 
 
 def a_run(**changes: Any) -> Run:
@@ -186,8 +188,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def a_socket(path: Path) -> None:
-    with chdir(path.parent), socket.socket(socket.AF_UNIX) as server:
-        server.bind(path.name)  # the whole path may be longer than the system takes
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"/proc/self/fd/{folder}/{path.name}")  # the path itself may be longer than the system takes
+    finally:
+        os.close(folder)
 
 
 def write_legacy(folder: Path) -> None:

@@ -22,7 +22,7 @@ from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.log import kinds
 from roastcoffea.log.attempts import TOLD
-from roastcoffea.log.journal import journals_in
+from roastcoffea.log.journals import journals_in
 from roastcoffea.log.kinds import LOG_CAP, NO_SIZE, NO_STRING, Fields, Kind
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 from roastcoffea.log.packing import packed_records

@@ -18,7 +18,8 @@ from saved_runs import a_run
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
-from roastcoffea.log.journal import JournalWriter, hold, journals_in, saved
+from roastcoffea.log.journal import JournalWriter
+from roastcoffea.log.journals import hold, journals_in, saved
 from roastcoffea.recording.assembly import remove_old
 from roastcoffea.storage.store import save_run
 

@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 import re
 import shlex
-import tomllib
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -32,6 +32,11 @@ from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.cli import command_line
 from roastcoffea.visualization.plots import PLOTS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

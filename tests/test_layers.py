@@ -21,7 +21,7 @@ MODULES = {
 
 ORDER = (
     *("__init__", "units", "redaction", "interrupts", "errors", "sheets", "records"),
-    *("storage.folders", "storage.reading", "log", "generations", "instrument"),
+    *("storage.processes", "storage.folders", "storage.reading", "log", "generations", "instrument"),
     *("compat", "legacy", "storage", "backends", "metrics", "replay", "diagnosis", "visualization", "report"),
     *("measurement", "compat.measurements", "export", "recording.assembly", "collector"),
     *("studies", "monitor", "recording", "auto", "facility", "importers", "cli", "demo", "__main__"),

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from email import message_from_string
 from importlib.metadata import requires
@@ -20,6 +19,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import roastcoffea
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

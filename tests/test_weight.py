@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +51,17 @@ def test_each_room_is_within_its_budget(weight: ModuleType) -> None:
     assert nodes.keys() == weight.BUDGETS.keys(), "give each room a budget in benchmarks/weight.py"
     over = {room: found for room, found in nodes.items() if found > weight.BUDGETS[room]}
     assert over == {}, "make it lighter, or raise the budget in benchmarks/weight.py with the reason in the commit"
+
+
+@pytest.mark.slow
+def test_the_recorder_is_small(weight: ModuleType) -> None:
+    """Of what runs inside an analysis: tests/test_import.py lists the libraries that it loads."""
+    recorder = weight.recorder(weight.modules_of(weight.PACKAGE))
+    code = "import sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
+    names = [f"roastcoffea.{name}" for name in weight.RECORDER]
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True)
+    assert recorder.keys() == {name for name in done.stdout.split() if name.partition(".")[0] == "roastcoffea"}
+    assert sum(len(module.code) for module in recorder.values()) <= weight.GOALS["lines of the recorder"]
 
 
 def test_what_is_counted(weight: ModuleType, tmp_path: Path) -> None:

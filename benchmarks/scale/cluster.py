@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
-from .plan import Plan, Work
+from .plan import FILE_CHUNKS, Plan, Work
 
 START = 1_700_000_000.0
 THREAD = 1
-FILE_CHUNKS = 10
-"""Chunks of a file."""
 
 
 def place_of(plan: Plan, work: Work) -> dict[str, Any]:
@@ -98,32 +97,35 @@ class Cluster:
         self.plan = plan
         self.workers = workers
         self._cold = cold
-        self._storage = Shared(self._storage_rate)
+        self._storage = [
+            Shared(partial(self._storage_rate, plan.slow_servers.get(one, 1.0))) for one in range(plan.servers)
+        ]
         self._network = Shared(lambda _: plan.network_rate)
         self._connections = asyncio.Semaphore(plan.connections) if plan.connections else None
 
-    def _storage_rate(self, streams: int) -> float:
+    def _storage_rate(self, slowness: float, streams: int) -> float:
+        """Rate of a data server for so many streams of its own."""
         plan = self.plan
         if self._cold and plan.cold_rate is not None:
-            return min(plan.cold_rate, streams * plan.stream_rate)
-        total = min(plan.storage_rate, streams * plan.stream_rate)
+            return min(plan.cold_rate / plan.servers, streams * plan.stream_rate) / slowness
+        total = min(plan.storage_rate / plan.servers, streams * plan.stream_rate) / slowness
         if plan.overload is None or streams <= plan.overload:
             return total
         return total * (plan.overload / streams) ** plan.overload_power
 
-    async def requested(self, amount: float, requests: int, since: float) -> float:
+    async def requested(self, amount: float, requests: int, since: float, server: int = 0) -> float:
         """Wait for requests that begin then, one after the other, and for their bytes; return when all was there."""
         if self._connections is None:
-            return await self._answered(amount, requests, since)
+            return await self._answered(amount, requests, since, server)
         waited = self._connections.locked()
         async with self._connections:
             begun = asyncio.get_running_loop().time() if waited else since
-            return await self._answered(amount, requests, begun)
+            return await self._answered(amount, requests, begun, server)
 
-    async def _answered(self, amount: float, requests: int, since: float) -> float:
+    async def _answered(self, amount: float, requests: int, since: float, server: int) -> float:
         sent = since + requests * self.plan.latency
         await until(sent)
-        return await self._storage.serve(amount, sent)
+        return await self._storage[server].serve(amount, sent)
 
     async def transferred(self, amount: float) -> None:
         """Wait for results that come over the network."""
@@ -133,8 +135,9 @@ class Cluster:
         """Wait as long as a chunk takes on a worker; return its record, without who ran it."""
         plan, begun = self.plan, asyncio.get_running_loop().time()
         slow = plan.slowness(worker)
-        opened = await self.requested(plan.metadata, plan.metadata_requests, begun)
-        read = await self.requested(work.size, plan.requests, opened)
+        server = plan.server(work.number)
+        opened = await self.requested(plan.metadata, plan.metadata_requests, begun, server)
+        read = await self.requested(work.size, plan.requests, opened, server)
         build, cpu = slow * plan.build, slow * work.cpu
         await until(read + build + cpu)
         return _record(plan, work, {"open": opened - begun, "read": read - opened, "build": build}, build + cpu)
@@ -151,7 +154,7 @@ def _record(plan: Plan, work: Work, seconds: dict[str, float], cpu: float) -> di
     wall = seconds["open"] + seconds["read"] + cpu
     size = round(work.size)
     requests = {
-        "endpoint": "xrootd.example.org",
+        "endpoint": plan.endpoint(plan.server(work.number)),
         "requests": plan.requests + plan.metadata_requests,
         "request_seconds": seconds["open"] + seconds["read"],
         "metadata_requests": plan.metadata_requests,

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+FILE_CHUNKS = 10
+"""Chunks of a file."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -63,6 +66,10 @@ class Plan:
     straggling: float = 10.0
     deaths: Mapping[int, float] = field(default_factory=dict)
     """When workers die, by their number."""
+    slow_servers: Mapping[int, float] = field(default_factory=dict)
+    """By how much data servers are slower, by their number."""
+    servers: int = 1
+    """Data servers behind the redirector, which share the storage's rate; files alternate between them."""
     xrootd: bool = True
     """Whether requests are recorded, as they are through XRootD."""
 
@@ -78,6 +85,14 @@ class Plan:
     def slowness(self, worker: int) -> float:
         """By how much a worker is slower."""
         return self.slow_hosts.get(self.host(worker), 1.0)
+
+    def server(self, chunk: int) -> int:
+        """Number of the data server that has a chunk's file."""
+        return chunk // FILE_CHUNKS % self.servers
+
+    def endpoint(self, server: int) -> str:
+        """Address of a data server."""
+        return "xrootd.example.org" if self.servers == 1 else f"xrootd-{server + 1}.example.org"
 
     def arrival(self, worker: int) -> float:
         """Seconds after which a worker comes."""

@@ -9,8 +9,17 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, PREPROCESSING_COLUMNS, Environment, Host, Run, RunnerCall
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.records.run import (
+    ASKED_COLUMNS,
+    FINISHED,
+    PREPROCESSING_COLUMNS,
+    SECTION_COLUMNS,
+    Environment,
+    Host,
+    Run,
+    RunnerCall,
+)
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS, TASK_COLUMNS
 
 from .cluster import START, THREAD, Cluster

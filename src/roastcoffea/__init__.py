@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from roastcoffea.studies.branches import branch_study as branch_study
     from roastcoffea.studies.compare import compare as compare
     from roastcoffea.studies.compare import compare_scenarios as compare_scenarios
+    from roastcoffea.studies.duet import duet as duet
     from roastcoffea.studies.history import history as history
     from roastcoffea.studies.merging import merge as merge
     from roastcoffea.studies.plan import plan as plan
@@ -67,6 +68,7 @@ _MODULES: Final = {
         ("recording.importers", "measurement_from_report"),
         ("studies.branches", "branch_study"),
         ("studies.compare", "compare compare_scenarios"),
+        ("studies.duet", "duet"),
         ("studies.merging", "merge"),
         ("studies.history", "history"),
         ("studies.plan", "plan"),

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
@@ -31,6 +31,7 @@ from roastcoffea.redaction import redacted_values
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from typing_extensions import Self
 
     from roastcoffea.diagnosis import Verdict
     from roastcoffea.measurement import Measurement

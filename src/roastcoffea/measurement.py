@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from roastcoffea.compat import older_keywords
 from roastcoffea.diagnosis import Verdict
-from roastcoffea.log.journal import saved
+from roastcoffea.log.journals import saved
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, WriteLedger, evaluate
 from roastcoffea.metrics.facts import elapsed_seconds, known_names
 from roastcoffea.metrics.failures import missing_fileset, missing_items

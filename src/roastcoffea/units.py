@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final
 
@@ -95,13 +95,13 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float, *, milliseconds: bool = False) -> str:
-    local = datetime.fromtimestamp(seconds, UTC).astimezone()
+    local = datetime.fromtimestamp(seconds, timezone.utc).astimezone()
     fraction = f".{local.microsecond // 1000:03d}" if milliseconds else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
 
 
 def minute(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M %Z}"
+    return f"{datetime.fromtimestamp(seconds, timezone.utc).astimezone():%Y-%m-%d %H:%M %Z}"
 
 
 def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | None = None) -> Callable[[float], str]:

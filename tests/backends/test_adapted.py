@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -59,7 +59,7 @@ class Pool(AbstractMetricsBackend):
 def two_workers(began: float, ended: float) -> dict[str, Any]:
     """One worker that stays, as Unix seconds, and one that leaves half way, as moments with a zone."""
     half = (began + ended) / 2
-    early = [datetime.fromtimestamp(moment, UTC) for moment in (began, half)]
+    early = [datetime.fromtimestamp(moment, timezone.utc) for moment in (began, half)]
     return {
         "worker_counts": {began: 2, ended: 1},
         "worker_cores": {HERE: [(began, 4), (ended, 4)], "b": [(moment, 2) for moment in early]},

@@ -2,7 +2,7 @@
 
 import json
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage.store import list_runs, load_run, save_run
 
-ENTERED = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
+ENTERED = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 ELAPSED = 10.5
 ZONE = 3.5 * 3600
 """Local time of the hand-made folder, ahead of UTC."""
@@ -21,7 +21,7 @@ ZONE = 3.5 * 3600
 
 def local(seconds: float, zone: float = ZONE) -> str:
     """Naive local time, so long after the collector was entered."""
-    return datetime.fromtimestamp(ENTERED + zone + seconds, UTC).replace(tzinfo=None).isoformat()
+    return datetime.fromtimestamp(ENTERED + zone + seconds, timezone.utc).replace(tzinfo=None).isoformat()
 
 
 def chunk(start: float, stop: float, **changes: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import base64
 import io
 import json
 import math
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ LEAVES: list[Any] = [
     *(None, True, False, 0, -1, 2**63, -(2**64), 0.1, -0.0, 5e-324, 1.7e308),
     *(math.inf, -math.inf, math.nan, complex(math.nan, -0.0), complex(-math.inf, 1)),
     *("", "$", "of", "tab\t, NUL\0, ü, 日本, 🍩", "\ud800", "\ud83d\ude00", b"", bytes(range(256))),
-    *(datetime(2026, 3, 1, 12, 30, 1, 5), datetime(2026, 3, 1, tzinfo=UTC), date(1, 1, 1)),
+    *(datetime(2026, 3, 1, 12, 30, 1, 5), datetime(2026, 3, 1, tzinfo=timezone.utc), date(1, 1, 1)),
     *(datetime(2026, 3, 1, tzinfo=timezone(timedelta(hours=-9, minutes=-30))), timedelta.min, timedelta.max),
     *(np.float64(0.1), np.float64("nan"), np.float32(0.1), np.float16(1), np.longdouble(1) / 3, np.int8(-1)),
     *(np.uint64(2**64 - 1), np.bool_(True), np.complex64(1j), np.str_("a\0"), np.str_(""), np.bytes_(b"a\0")),

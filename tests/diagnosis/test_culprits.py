@@ -20,7 +20,7 @@ from roastcoffea.diagnosis.findings.scheduling import straggler
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.profile import HOT_COLUMNS
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import SECTION_COLUMNS
+from roastcoffea.records.run import SECTION_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 FILES = [plan(1.0, wait=3.0, file="root://slow//a.root"), plan(1.0, read=2.0, file="root://near//b.root")]

@@ -21,7 +21,7 @@ from roastcoffea import track_bytes, track_memory, track_time
 from roastcoffea.instrument.gauges import Interval, resident_memory
 from roastcoffea.instrument.track import MOST_SECTIONS, SECTION_UNIT, OpenChunk, open_chunk
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.chunks import SECTION_COLUMNS
+from roastcoffea.records.run import SECTION_COLUMNS
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")

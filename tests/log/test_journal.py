@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from processes import wait_until
 
-from roastcoffea.log import journal
-from roastcoffea.log.journal import LOG, RECORDS, JournalError, JournalWriter, journal_in
+from roastcoffea.log import journal, journals
+from roastcoffea.log.journal import LOG, RECORDS, JournalWriter
+from roastcoffea.log.journals import JournalError, journal_in
 
 HEADER = {"id": "abc", "name": "ttbar", "start": 1e9}
 
@@ -52,6 +54,41 @@ def test_what_is_written_is_on_disk_in_order_while_it_is_open(writer: JournalWri
     assert found.header.items() >= HEADER.items()
     assert found.is_written
     assert notes == []
+
+
+ENTRIES = [[("log", b"x" * 5000), ("r\u00e9cords", b""), ("", bytes(range(256)))], [("own", b"\xff")] * 1000]
+
+
+@pytest.mark.parametrize("entries", ENTRIES)
+def test_its_files_are_streams_of_arrow(entries: list[tuple[str, bytes]], writer: JournalWriter) -> None:
+    """As pyarrow reads them: the writer itself has only the standard library and LZ4."""
+    for entry in entries:
+        writer.write(*entry)
+    writer.close()
+    (file,) = writer.folder.iterdir()
+    with pa.ipc.open_stream(file.read_bytes()) as stream:
+        table = stream.read_all()
+    table.validate(full=True)
+    assert table.schema == journals.COLUMNS
+    assert list(zip(table["kind"].to_pylist(), table["data"].to_pylist(), strict=True)) == entries
+    assert [field.nullable for field in table.schema] == [True] * 4
+    assert list(table.schema.metadata) == [journal.HEADER_KEY]
+
+
+@pytest.mark.parametrize("entries", ENTRIES)
+def test_streams_of_arrow_that_earlier_releases_wrote_are_read(
+    entries: list[tuple[str, bytes]], writer: JournalWriter
+) -> None:
+    """They were written by pyarrow, and compressed with Zstandard."""
+    for entry in entries:
+        writer.write(*entry)
+    writer.close()
+    (file,) = writer.folder.iterdir()
+    with pa.ipc.open_stream(file.read_bytes()) as stream:
+        table = stream.read_all()
+    with pa.ipc.new_stream(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as again:
+        again.write_table(table)
+    assert written(writer) == entries
 
 
 def test_closing_writes_the_rest_and_removing_leaves_nothing(writer: JournalWriter) -> None:
@@ -112,6 +149,23 @@ def test_a_full_disk_ends_it_with_one_line(
     assert written(writer) == [(RECORDS, b"before")]
     assert notes == [notes[0]]
     assert os.strerror(errno.ENOSPC) in notes[0]
+
+
+@pytest.mark.parametrize("name", ["write", "fsync"])
+def test_nothing_is_left_of_a_journal_whose_first_write_fails(
+    name: str, writer: JournalWriter, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, name, full)
+    writer.write(RECORDS, b"x")
+    assert wait_until(lambda: len(notes) == 1)
+    monkeypatch.undo()
+    assert writer.folder.exists()
+    writer.close()
+    writer.remove()
+    assert not writer.folder.exists()
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, notes: list[str]) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from processes import wait_until
 
-from roastcoffea.log import journal as journals
-from roastcoffea.log.journal import RECORDS, Entry, JournalError, JournalWriter, claimed, journal_in, journals_in
+from roastcoffea.log.journal import RECORDS, SCHEMA, JournalWriter
+from roastcoffea.log.journals import Entry, JournalError, claimed, journal_in, journals_in
 from roastcoffea.recording.assembly import remove_old
 
 ENTRIES = [(RECORDS, b"first"), (RECORDS, random.Random(1).randbytes(60)), ("own", b"third")]
@@ -115,7 +115,7 @@ def test_what_is_no_journal_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_form_says_what_wrote_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(journals, "SCHEMA", journals.SCHEMA + 1)
+        newer.setattr("roastcoffea.log.journal.SCHEMA", SCHEMA + 1)
         folder = made(tmp_path / "newer")
     with pytest.raises(JournalError, match="in format 2, but this version reads format 1"):
         journal_in(folder)

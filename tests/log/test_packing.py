@@ -10,15 +10,9 @@ from coffea.processor.executor import WorkItem
 
 from roastcoffea.instrument.channels import taken_from
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.log import packing, received
-from roastcoffea.log.packing import (
-    BASKET,
-    BASKET_BYTES,
-    BASKETS_LISTED,
-    BRANCHES_HAVE,
-    packed_records,
-    records_in,
-)
+from roastcoffea.log import batches, packing, received
+from roastcoffea.log.batches import records_in
+from roastcoffea.log.packing import BASKET, BASKET_BYTES, BASKETS_LISTED, BRANCHES_HAVE, packed_records
 from roastcoffea.log.received import ReceivedRecords
 
 CALL = {"call": "ours"}
@@ -248,4 +242,4 @@ def test_single_columns_are_those_of_the_whole_record() -> None:
     odd = plain | {"id": 7, "file": "two\nlines"}
     packed = packed_records([plain, profiled, odd, plain | {"id": 8}])
     del odd["file"]
-    assert packing.unpacked_values(packed, names) == [plain, plain | {"id": 6}, odd, plain | {"id": 8}]
+    assert batches.unpacked_values(packed, names) == [plain, plain | {"id": 6}, odd, plain | {"id": 8}]

@@ -10,8 +10,8 @@ import pytest
 from conftest import wait_until
 from processes import PATIENCE, collected_until
 
-from roastcoffea.log import journal as journals
-from roastcoffea.log.journal import JournalWriter, hold, journal_of, journals_in, remove_journal, saved
+from roastcoffea.log.journal import JournalWriter, remove_journal
+from roastcoffea.log.journals import hold, journal_of, journals_in, saved
 
 
 class Owner:
@@ -61,7 +61,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
         answers.wait(PATIENCE)
         remove_journal(folder)
 
-    monkeypatch.setattr(journals, "remove_journal", remove_slowly)
+    monkeypatch.setattr("roastcoffea.log.journal.remove_journal", remove_slowly)
     owner = Owner()
     journal = written(tmp_path / "one")
     hold(owner, journal)
@@ -79,7 +79,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 HELD = """
 import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
-from roastcoffea.log import journal as journals
+from roastcoffea.log import journal as writing, journals
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
 class Owner: pass
@@ -104,7 +104,7 @@ def remove(folder):
     remove_journal(folder)
 
 begun = threading.Event()
-journals.remove_journal = remove
+journals.remove_journal = writing.remove_journal = remove
 held(folder / "dropped")
 while not begun.wait(0.02):
     gc.collect()

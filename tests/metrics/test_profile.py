@@ -22,7 +22,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.sampler import PERIOD
 from roastcoffea.metrics.profile import STATE_SECONDS, Place, is_own
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import PROFILE_COLUMNS
+from roastcoffea.records.run import PROFILE_COLUMNS
 
 
 def by_hand() -> Measurement:

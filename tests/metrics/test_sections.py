@@ -5,7 +5,7 @@ from handmade import SECTIONS, handmade_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import SECTION_COLUMNS
+from roastcoffea.records.run import SECTION_COLUMNS
 
 
 def totals(sections):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ def test_numbers_at_each_interval(snapshots: list[Snapshot]) -> None:
 
 def test_the_moment_is_a_datetime_with_a_zone(snapshots: list[Snapshot]) -> None:
     first, last = snapshots[0], snapshots[-1]
-    assert last.timestamp == last["timestamp"] == datetime.fromtimestamp(T + 3, UTC)
+    assert last.timestamp == last["timestamp"] == datetime.fromtimestamp(T + 3, timezone.utc)
     assert last.timestamp.utcoffset() == datetime.now().astimezone().utcoffset()
     assert (last["timestamp"] - first["timestamp"]).total_seconds() == 2
 

@@ -21,7 +21,7 @@ from processes import collected_until, wait_until
 
 from roastcoffea import MetricsCollector
 from roastcoffea.instrument.calls import active
-from roastcoffea.log.journal import journals_in
+from roastcoffea.log.journals import journals_in
 from roastcoffea.recording.assembly import checked_place, state_folder
 from roastcoffea.recording.importers import recovered
 

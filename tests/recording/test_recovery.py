@@ -21,17 +21,8 @@ from distributed import Client
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
 from roastcoffea.instrument.calls import active
-from roastcoffea.log.journal import (
-    COLUMNS,
-    HEADER_KEY,
-    RECORDS,
-    Entry,
-    Journal,
-    JournalError,
-    checksum,
-    journal_in,
-    journals_in,
-)
+from roastcoffea.log.journal import HEADER_KEY, RECORDS, checksum
+from roastcoffea.log.journals import COLUMNS, Entry, Journal, JournalError, journal_in, journals_in
 from roastcoffea.measurement import Measurement
 from roastcoffea.recording.assembly import BEGAN, END
 from roastcoffea.recording.importers import recovered

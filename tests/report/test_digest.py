@@ -16,9 +16,9 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS, PROFILE_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
-from roastcoffea.records.run import ASKED_COLUMNS, Run
+from roastcoffea.records.run import ASKED_COLUMNS, PROFILE_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 from roastcoffea.report.first_look import Digest, Hot, digest_of, notebook_look
 from roastcoffea.sheets.sheet import Heading

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,11 @@ import pytest
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.phases import BYTE_CLASSES, PHASES, TIME_CLASSES
 from roastcoffea.report.glossary import DOCUMENTATION, GROUPS, OF_METRICS, OWN, glossary, page_address
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 

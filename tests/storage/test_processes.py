@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from roastcoffea.storage.folders import UNKNOWN, began, is_alive, machine
+from roastcoffea.storage.processes import UNKNOWN, began, is_alive, machine
 
 
 def test_this_process_is_alive_and_one_that_ended_is_not() -> None:

@@ -8,7 +8,7 @@ import os
 import random
 from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -247,7 +247,7 @@ def test_standard_values_come_back(value: Any) -> None:
         ({"b", "a"}, ["a", "b"]),
         (frozenset({2, 1}), [1, 2]),
         (datetime(2026, 3, 1, 12, 30, 1, 5), "2026-03-01T12:30:01.000005"),
-        (datetime(2026, 3, 1, tzinfo=UTC), "2026-03-01T00:00:00+00:00"),
+        (datetime(2026, 3, 1, tzinfo=timezone.utc), "2026-03-01T00:00:00+00:00"),
         (date(1, 1, 1), "0001-01-01"),
         (timedelta(minutes=1), 60.0),
         ("\ud800", "\\ud800"),

@@ -24,11 +24,10 @@ from roastcoffea.log.kinds import (
     LogWriter,
 )
 from roastcoffea.log.marks import METADATA_KEY, call_of, is_measured, mark_of
-from roastcoffea.records.workers import (
+from roastcoffea.records.calls import (
     CANCELLED,
     ERROR,
     KINDS,
-    LOST,
     MERGE,
     MERGE_PREFIX,
     OK,
@@ -37,6 +36,7 @@ from roastcoffea.records.workers import (
     PREPROCESSING,
     PROCESSOR,
     UNFINISHED,
+    WORKER_LOST,
 )
 from roastcoffea.redaction import redacted_beginning
 
@@ -396,7 +396,7 @@ class Attempts:
         # that task's stimulus
         if ending.get("exception_text"):
             return ERROR
-        return LOST if assigned not in self.scheduler.workers else CANCELLED
+        return WORKER_LOST if assigned not in self.scheduler.workers else CANCELLED
 
     def _write(  # noqa: PLR0917
         self,

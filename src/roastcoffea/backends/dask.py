@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -35,6 +35,9 @@ from roastcoffea.log.byvalue import is_registered, packed_by_value
 from roastcoffea.log.journal import LOG
 from roastcoffea.records.workers import LOOP, SHARED_LOOP
 from roastcoffea.units import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class ClientLoop:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import dask
 import pyarrow as pa
@@ -32,6 +32,7 @@ from roastcoffea.units import counted, were
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Self
 
 NO_SCHEDULER: Final = "there is no scheduler to sample: the run was measured without a Dask client"
 NO_CLIENT: Final = "there is no Dask client to record: the run was measured without one"

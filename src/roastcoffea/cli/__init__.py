@@ -17,7 +17,7 @@ from roastcoffea.errors import RoastcoffeaError, unknown
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Measure": ("demo", "run", "plan", "watch", "facility", "recover"),
     "Look": ("list", "show", "report", "plot", "inspect", "metrics"),
-    "Study": ("compare", "history", "scaling", "what-if"),
+    "Study": ("compare", "duet", "history", "scaling", "what-if"),
     "Share": ("export", "share", "merge"),
 }
 """Commands in the order of the help text. The function for `what-if` is called `what_if_command`."""
@@ -39,7 +39,8 @@ class Commands(click.Group):
             if ctx.resilient_parsing:  # for shell completion
                 return None
             raise click.UsageError(unknown("command", cmd_name, sorted(NAMES)), ctx)
-        module = importlib.import_module(f"{__name__}.{'measuring' if name in GROUPS['Measure'] else 'reading'}")
+        measuring = name in {*GROUPS["Measure"], "duet"}
+        module = importlib.import_module(f"{__name__}.{'measuring' if measuring else 'reading'}")
         command: click.Command = getattr(module, f"{name.replace('-', '_')}_command")
         return command
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
@@ -20,7 +21,7 @@ from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.redaction import redacted
 
 if TYPE_CHECKING:
-    from roastcoffea.log.journal import Journal
+    from roastcoffea.log.journals import Journal
 
 
 CHUNKSIZE: Final = "Approximate number of events per task; coffea splits each file into equal chunks."
@@ -136,7 +137,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
     defaults to a folder in the user's state directory ($XDG_STATE_HOME or ~/.local/state). Journals still in use by a
     running process are left alone.
     """
-    from roastcoffea.log.journal import journals_in
+    from roastcoffea.log.journals import journals_in
     from roastcoffea.recording.assembly import state_folder
     from roastcoffea.recording.facility.index import is_facility
     from roastcoffea.report.runs import sheet_of_journals
@@ -162,7 +163,8 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
 
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
     from roastcoffea.errors import RoastcoffeaError, reported
-    from roastcoffea.log.journal import CLAIM, DAMAGED, claimed, remove_journal
+    from roastcoffea.log.journal import remove_journal
+    from roastcoffea.log.journals import CLAIM, DAMAGED, claimed
     from roastcoffea.recording.importers import recovered
 
     expected = (RoastcoffeaError, *DAMAGED)
@@ -265,17 +267,16 @@ def plan_command(
     The JSON has "cpu", "memory", "endpoints" and "output" (each with "value", "low" and "high", in seconds and bytes),
     "clusters" (by number of workers), "request", "workers", "chunksize" and "missing".
     """
-    from roastcoffea.recording.auto import Planner, runnable_with
+    from roastcoffea.recording.auto import AtFirstCall, runnable_with
 
-    if options["output"] is not None or options["open_page"]:  # the script may change the working directory
-        options["output"] = shell.new_file(options["output"] or Path("plan.html"), options["overwrite"]).absolute()
-    stdout = sys.stdout
+    show = _shown("plan.html", options)
 
-    def show(found: Any) -> None:
-        with redirect_stdout(stdout):
-            shell.present(lambda: found, "plan.html", **options)
+    def forecast(runner: Any, **given: Any) -> None:
+        from roastcoffea.studies.plan import plan  # not before the script has imported numerical libraries
 
-    planner = Planner(show, sample=sample, workers=workers, seed=seed)
+        show(plan(runner, **given, sample=sample, workers=workers, seed=seed))
+
+    planner = AtFirstCall(forecast, "there is no forecast")
     try:
         run = runnable_with(planner, planner.say_end, script, list(arguments), as_module=as_module)
     except OSError as error:
@@ -284,10 +285,93 @@ def plan_command(
     def planned() -> None:
         with redirect_stdout(sys.stderr) if options["as_json"] else nullcontext():
             run()
-        if not planner.has_planned:
+        if not planner.has_acted:
             raise SystemExit(1)
 
     return planned
+
+
+def _shown(default: str, options: dict[str, Any]) -> Callable[[Any], None]:
+    """Create a function that presents a result while a script runs."""
+    if options["output"] is not None or options["open_page"]:  # the script may change the working directory
+        options["output"] = shell.new_file(options["output"] or Path(default), options["overwrite"]).absolute()
+    stdout = sys.stdout
+
+    def show(found: Any) -> None:
+        with redirect_stdout(stdout):
+            shell.present(lambda: found, default, **options)
+
+    return show
+
+
+@shell.command("duet --minutes 10 before.py after.py --year 2018", context_settings={"allow_interspersed_args": False})
+@shell.bounded("--minutes", click.FloatRange(0, min_open=True), 10.0, "Time for processing chunks.")
+@click.option("-m", "as_module", is_flag=True, help="A and B are module names, as with python -m.")
+@shell.study
+@click.argument("a")
+@click.argument("b")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def duet_command(
+    *, minutes: float, as_module: bool, a: str, b: str, arguments: tuple[str, ...], **options: Any
+) -> Callable[[], None]:
+    """Compare two versions of a processor on the same chunks.
+
+    A and B are scripts that call a Runner. Script B runs up to its first Runner call, which shows the processor. Then
+    script A runs up to its first Runner call. Instead of it, its Runner processes chunks of its fileset with both
+    processors, one right after the other in random order. The change in CPU time is printed, and the script ends. Files
+    that process() writes are written by both. Options for this command go before A, options for both scripts after B.
+
+    The JSON has "names", "seconds", "verdict", "changes" (for "cpu", "wall", "bytes" and "memory", each with "a", "b",
+    "change", "low", "high" and "detectable"), "differences" between the outputs, "missing" and "pairs".
+    """
+    from roastcoffea.recording.auto import AtFirstCall, modules_in, runnable_with
+
+    show, known = _shown("duet.html", options), {*sys.modules}
+    places = [Path.cwd() if as_module else Path(script).resolve().parent for script in (a, b)]
+    pickled: list[bytes] = []
+
+    def keep(place: Path, processor: Any) -> None:
+        import cloudpickle
+
+        # scripts in the same folder share their modules, others have their own
+        modules = modules_in(place, known) if places[0] != places[1] else {}
+        for module in modules.values():
+            cloudpickle.register_pickle_by_value(module)
+        pickled.append(cloudpickle.dumps(processor))
+        for name in modules:
+            del sys.modules[name]
+
+    def compare(runner: Any, processor_instance: Any, **given: Any) -> None:
+        from roastcoffea.studies.duet import duet  # not before the script has imported numerical libraries
+
+        keep(places[0], processor_instance)
+        show(replace(duet(pickled[1], pickled[0], runner, **given, minutes=minutes), names=(a, b)))
+
+    before = AtFirstCall(compare, "there is no duet")
+    missing, ending = f"there is no processor in {b}", f"{b} is version B"
+    after = AtFirstCall(lambda *_, processor_instance, **__: keep(places[1], processor_instance), missing, ending)
+    try:
+        first, second = (
+            runnable_with(one, one.say_end, script, list(arguments), as_module=as_module)
+            for one, script in ((after, b), (before, a))
+        )
+    except OSError as error:
+        raise click.UsageError(f"can't open file {error.filename!r}: {error.strerror}") from error
+
+    def dueled() -> None:
+        with redirect_stdout(sys.stderr) if options["as_json"] else nullcontext():
+            try:
+                first()
+            except SystemExit:
+                if not pickled:
+                    raise
+            if pickled:
+                after.stop()
+                second()
+        if not before.has_acted:
+            raise SystemExit(1)
+
+    return dueled
 
 
 if TYPE_CHECKING:

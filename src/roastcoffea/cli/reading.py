@@ -70,7 +70,7 @@ def list_command(*, runs: tuple[str, ...], by: str, outcome: str | None, process
     The JSON contains "runs", each with "name", "started", "processor", "events", "workers", "elapsed" (s), "rate"
     (kHz), "bottleneck" and "outcome"; null means unknown.
     """
-    from roastcoffea.log.journal import journals_in
+    from roastcoffea.log.journals import journals_in
     from roastcoffea.recording.assembly import state_folder
     from roastcoffea.report.runs import entry_of, in_order, sheet_of_runs
     from roastcoffea.sheets.sheet import Sheet

@@ -9,7 +9,7 @@ import math
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -228,7 +228,7 @@ def _tuple(text: str) -> tuple[Any, ...]:
 
 
 def _as_if_utc(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
 
 
 def _json(path: Path) -> Any:

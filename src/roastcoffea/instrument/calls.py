@@ -24,11 +24,11 @@ from roastcoffea.errors import error_text, reported
 from roastcoffea.generations import captured_error, output_of
 from roastcoffea.instrument.shared import Remembered, Row
 from roastcoffea.log.stacks import SENT, function_of, place_of
-from roastcoffea.records.run import FAILED, FINISHED, LOST, OF_TASKS, RunnerCall
+from roastcoffea.records.calls import CLIENT_LOST, FAILED, FINISHED, RunnerCall
 from roastcoffea.redaction import redacted, redacted_beginning, redacted_each, redacted_values
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 Watcher = Any
 """A collector; `collector._Watcher`, in a higher-level package, defines the interface."""
@@ -308,7 +308,7 @@ class OpenCall:
         """Send the call's record so far to the collectors, in case the client is lost."""
         with reported(self.watchers.note, "a running Runner call was not recorded", Exception):
             error = "the client was lost while the call ran"
-            record = dataclasses.replace(self._record(time.time(), None), outcome=LOST, error=error)
+            record = dataclasses.replace(self._record(time.time(), None), outcome=CLIENT_LOST, error=error)
             for watcher in self.watchers:
                 watcher.call_runs(record)
 
@@ -359,38 +359,3 @@ def coffea_report(result: Any) -> Row | None:
     output = output_of(result)
     metrics = output.get("metrics") if isinstance(output, Mapping) else None
     return redacted_values(copy.deepcopy(dict(metrics))) if isinstance(metrics, Mapping) else None
-
-
-def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]:
-    """Group non-Runner tasks by name into stand-ins for Runner calls.
-
-    A stand-in call lasts from when its first task became runnable until its last task ended.
-
-    Parameters
-    ----------
-    chunks
-        Attempt records, including the records of non-Runner tasks.
-    tasks
-        Attempts at Dask tasks, or None if there is no scheduler.
-    """
-    import pyarrow.compute as pc
-
-    from roastcoffea.records.arrow import plain
-
-    ours = plain(chunks.select(["call", "key", "start", "stop"]))
-    ours = ours.filter(pc.starts_with(ours["call"], OF_TASKS)).to_pandas()
-    if tasks is not None and len(ours):
-        runnable = tasks.select(["key", "runnable"]).to_pandas().groupby("key", observed=True)["runnable"].min()
-        ours["start"] = ours["start"].combine(ours["key"].map(runnable), min)
-    spans = ours.groupby("call", observed=True, sort=False).agg({"start": "min", "stop": "max"})
-    return [
-        RunnerCall(
-            id=call,
-            processor=call.removeprefix(OF_TASKS),
-            executor="none: tasks of their own",
-            start=start,
-            stop=stop,
-            outcome=FINISHED,
-        )
-        for call, start, stop in spans.itertuples()
-    ]

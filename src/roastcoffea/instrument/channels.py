@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import operator
 import os
 import pickle
 import re
@@ -209,7 +208,7 @@ class CarriedProbe:
         return ("roastcoffea-probe", self._state[4])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operator.call, (Packed(self._state[0]), *self._state)
+        return type.__call__, (Packed(self._state[0]), *self._state)
 
 
 class CarriedFunction(CarriedProbe):

@@ -33,7 +33,7 @@ from roastcoffea.instrument.shared import Action, Row
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, whole
 from roastcoffea.log.marks import ANNOTATION, FromEnvironment
 from roastcoffea.log.packing import packed_records
-from roastcoffea.records.workers import EXECUTOR, MERGE, PREPROCESSING, RESULTS, SUBMIT
+from roastcoffea.records.calls import EXECUTOR, MERGE, PREPROCESSING, RESULTS, SUBMIT
 from roastcoffea.redaction import added_patterns
 
 STEP_OF: Final = {"map": SUBMIT, "submit": SUBMIT, "sync": RESULTS, "_send_to_scheduler": None}

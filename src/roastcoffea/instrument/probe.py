@@ -163,11 +163,20 @@ class _FileWatch:
 
     def watched(self, function: Action) -> Action:
         """Return the function with coffea's closure replaced by this object, inside coffea's retries."""
-        if isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2]):
-            retries, skipped, self.closure, *rest = function.args
-            return partial(function.func, retries, skipped, self, *rest, **function.keywords)
-        self.closure = function
-        return self
+
+        def watching(closure: Action) -> Action:
+            self.closure = closure
+            return self
+
+        return inside_retries(function, watching)
+
+
+def inside_retries(function: Action, wrap: Callable[[Action], Action]) -> Action:
+    """Return the function that coffea passed to the executor with its closure wrapped, inside coffea's retries."""
+    if isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2]):
+        retries, skipped, closure, *rest = function.args
+        return partial(function.func, retries, skipped, wrap(closure), *rest, **function.keywords)
+    return wrap(function)
 
 
 class TraceWatch(_FileWatch):
@@ -196,7 +205,7 @@ class _ChunkWatch(_FileWatch):
         return attempt
 
     def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
-        item, closure = _replaced(self.closure, item, attempt)
+        item, closure = with_attempt(self.closure, item, attempt)
         with attempt.current, attempt.noticed:
             return closure(item, *args, **kwargs)
 
@@ -249,7 +258,8 @@ class _Opening:
         }
 
 
-def _replaced(closure: Action, item: Any, attempt: Attempt) -> tuple[Any, Action]:
+def with_attempt(closure: Action, item: Any, attempt: Attempt) -> tuple[Any, Action]:
+    """Return the item and coffea's closure, with arguments that let the attempt watch them."""
     try:
         given = arguments_of(closure)
         ours, replaced = _with_processor(given, item, attempt)

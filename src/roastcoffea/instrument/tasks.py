@@ -29,7 +29,7 @@ from roastcoffea.instrument.track import is_in_chunk
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.marks import ANNOTATION, IS_MEASURED
 from roastcoffea.log.packing import PROBLEMS, packed_records
-from roastcoffea.records.run import OF_TASKS
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 Events = str | Callable[[Any], Any] | None
@@ -296,7 +296,7 @@ def _way_of(function: Action, events: Any) -> tuple[Any, ...]:
             packed = watcher.packed_for_tasks(CarriedFunction)
             if packed is not None:
                 name = getattr(function, "__name__", type(function).__name__)
-                return operator.call, (Packed(packed), packed, name, watcher.topic, function, (events,))
+                return type.__call__, (Packed(packed), packed, name, watcher.topic, function, (events,))
     return (_sent, (function, events)) if watchers else (getitem, ((function,), 0))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +29,14 @@ from roastcoffea.log.packing import (
     NUMBERS,
     OF_TEXTS,
     TEXTS,
-    PackedRecord,
 )
 from roastcoffea.records.arrow import ARROW_TYPES, arrow_schema, table_of_columns
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PHASE_COLUMNS
+
+ID: Final = FIGURES.index("id")
+PLACES: Final = {name: place for place, name in enumerate((*TEXTS, *FIGURES))}
+UNKNOWN: Final = frozenset((NO_TEXT, NO_INTEGER))
+"""Placeholders for unknown values other than NaN."""
 
 MOST_CORES: Final = 4096
 """Maximum plausible number of cores used by a single process."""
@@ -240,3 +246,94 @@ def _columns_of_baskets(all_of: Integers, listed: Integers, numbers: Integers, s
         "basket_last": pa.array(last, mask=~some),
         packing.BASKET_BYTES: pa.ListArray.from_arrays(pa.array(offsets), pa.array(sizes)),
     }
+
+
+class PackedRecord(NamedTuple):
+    """Parts of a packed record: the JSON, lines of text, figures and branch numbers.
+
+    `width` is the size of a branch integer in bytes, and `integers` is the number of branch integers.
+    """
+
+    rest: bytes
+    texts: bytes
+    figures: bytes
+    branches: bytes
+    width: int
+    integers: int
+
+    @property
+    def identity(self) -> int:
+        """The record's ID; `NO_INTEGER` if the record belongs to no attempt."""
+        return int.from_bytes(self.figures[ID :: len(FIGURES)], "little", signed=True)
+
+
+def records_in(blob: bytes) -> Iterator[PackedRecord]:
+    """Split the result of `packed_records` into records.
+
+    Raises
+    ------
+    ValueError
+        If the records are damaged or were packed by another version.
+    """
+    data, at = checked_content(blob), 0
+    while at < len(data):
+        rest, texts, planes, width, count = struct.unpack_from(packing.LENGTHS, data, at)
+        if not texts or planes != FIGURE_SIZE:
+            raise ValueError("an older version of roastcoffea packed them")
+        begin = at + struct.calcsize(packing.LENGTHS)
+        lines = begin + rest
+        figures = lines + texts
+        branches = figures + packing.FIGURES_SIZE
+        at = branches
+        if count:
+            names = data.count(NEW_LINE, lines, figures) + 1 - len(OF_TEXTS)
+            at += count * width + names * len(packing.BRANCH_SECONDS) * len(packing.SECONDS_PLANES)
+        of_record = data[begin:lines], data[lines:figures], data[figures:branches], data[branches:at]
+        yield PackedRecord(*of_record, width, count)
+
+
+def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Unpack only these columns, which is ten times faster than unpacking everything.
+
+    Unmeasured values and values sent as JSON (strings with a line break) are omitted.
+
+    Parameters
+    ----------
+    blob : bytes
+        Result of `packed_records`.
+    names : sequence of str
+        Names of text, number and integer columns in chunk records.
+    """
+    found: list[dict[str, Any]] = []
+    for record in records_in(blob):
+        texts = record.texts.split(NEW_LINE, len(TEXTS))[: len(TEXTS)]
+        figures = bytearray(packing.FIGURES_SIZE)
+        for plane in range(FIGURE_SIZE):
+            figures[plane::FIGURE_SIZE] = record.figures[plane * len(FIGURES) : (plane + 1) * len(FIGURES)]
+        values = (
+            *(text.decode("utf-8", "surrogatepass") for text in texts),
+            *struct.unpack(packing.FIGURES_PACKING, figures),
+        )
+        picked = ((name, values[PLACES[name]]) for name in names)
+        found.append({name: value for name, value in picked if value == value and value not in UNKNOWN})  # noqa: PLR0124
+    return found
+
+
+def checked_content(blob: bytes) -> bytes:
+    """Check and decompress packed records.
+
+    Raises
+    ------
+    ValueError
+        If the records are damaged or were packed by another version.
+    """
+    import lz4.block
+
+    packed = blob[packing.CHECK_SIZE :]
+    if blob[: packing.CHECK_SIZE] != struct.pack(packing.CHECK, zlib.crc32(packed, packing.SEED)):
+        raise ValueError("they are damaged, or another version of roastcoffea packed them")
+    # LZ4 allocates the claimed size, and expands data at most 255-fold
+    if int.from_bytes(packed[:4], "little") > 255 * len(packed):
+        raise ValueError("they claim an impossible size")
+    content: bytes = lz4.block.decompress(packed)
+    return content

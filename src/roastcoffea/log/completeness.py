@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.records.arrow import arrow_schema, plain, row_codes
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, PHASES, TRACED
-from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, RunnerCall
+from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, OF_TASKS, RunnerCall
 from roastcoffea.records.workers import PROCESSOR
 from roastcoffea.redaction import redacted_each
 from roastcoffea.units import counted
@@ -288,3 +288,34 @@ class Tally:
         self.events += sums.get("events") or 0
         for column, time_class in CLASS_OF_COLUMN:
             self.seconds[time_class] += sums.get(column) or 0.0
+
+
+def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]:
+    """Group non-Runner tasks by name into stand-ins for Runner calls.
+
+    A stand-in call lasts from when its first task became runnable until its last task ended.
+
+    Parameters
+    ----------
+    chunks
+        Attempt records, including the records of non-Runner tasks.
+    tasks
+        Attempts at Dask tasks, or None if there is no scheduler.
+    """
+    ours = plain(chunks.select(["call", "key", "start", "stop"]))
+    ours = ours.filter(pc.starts_with(ours["call"], OF_TASKS)).to_pandas()
+    if tasks is not None and len(ours):
+        runnable = tasks.select(["key", "runnable"]).to_pandas().groupby("key", observed=True)["runnable"].min()
+        ours["start"] = ours["start"].combine(ours["key"].map(runnable), min)
+    spans = ours.groupby("call", observed=True, sort=False).agg({"start": "min", "stop": "max"})
+    return [
+        RunnerCall(
+            id=call,
+            processor=call.removeprefix(OF_TASKS),
+            executor="none: tasks of their own",
+            start=start,
+            stop=stop,
+            outcome=FINISHED,
+        )
+        for call, start, stop in spans.itertuples()
+    ]

@@ -140,10 +140,7 @@ COUNTED: Final = _declared((("worker", TEXT),), table="counts of workers that le
 
 PROBLEM: Final = _declared()
 
-STATE: Final = _declared(
-    (("first", "Q"), ("size", "I")),
-    table="states of tasks",
-)
+STATE: Final = _declared((("first", "Q"), ("size", "I")), table="states of tasks")
 """State transitions of tasks. Tasks are numbered from 0 in order of appearance.
 
 The fields are followed by `size` bytes of `STATE_FIELDS` rows, then by JSON with a list for each new task. Each list
@@ -174,8 +171,7 @@ STATE_FIELDS: Final = (
 """
 
 SAMPLING: Final = _declared(
-    (*of("d", "time"), *of("f", "late"), *of("I", "missed", "workers"), *of("B", "whole")),
-    table="sampling",
+    (*of("d", "time"), *of("f", "late"), *of("I", "missed", "workers"), *of("B", "whole")), table="sampling"
 )
 """A sample of the scheduler's state.
 

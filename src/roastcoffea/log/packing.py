@@ -11,10 +11,10 @@ import numbers
 import operator
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 
@@ -62,7 +62,6 @@ TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind in {
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
 INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
 FIGURES: Final = NUMBERS + INTEGERS
-ID: Final = FIGURES.index("id")
 FIGURES_PACKING: Final = f"<{len(NUMBERS)}d{len(INTEGERS)}q"
 FIGURE_SIZE: Final = 8
 FIGURES_SIZE: Final = FIGURE_SIZE * len(FIGURES)
@@ -76,10 +75,6 @@ NO_TEXT: Final = "\0"
 NO_NUMBER: Final = math.nan
 NO_INTEGER: Final = -(1 << 63)
 NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
-
-PLACES: Final = {name: place for place, name in enumerate((*TEXTS, *FIGURES))}
-UNKNOWN: Final = frozenset((NO_TEXT, NO_INTEGER))
-"""Placeholders for unknown values other than NaN."""
 
 BETWEEN_TEXTS: Final = "\n"
 NEW_LINE: Final = b"\n"
@@ -146,12 +141,7 @@ def _packed_figures(record: dict[str, Any], others: dict[str, Any]) -> list[byte
         if None in figures:
             figures = [none if figure is None else figure for figure, none in zip(figures, NO_FIGURES, strict=True)]
         data = struct.pack(FIGURES_PACKING, *figures)
-    except (
-        struct.error,
-        OverflowError,
-        TypeError,
-        ValueError,
-    ):  # the client reports and omits values that do not fit
+    except (struct.error, OverflowError, TypeError, ValueError):  # the client reports and omits values that do not fit
         others |= {name: record.get(name) for name in FIGURES if name != "id"}
         return _packed_figures({"id": record["id"]}, others)
     return _planes(data, range(FIGURE_SIZE), FIGURE_SIZE)
@@ -179,94 +169,6 @@ def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[
     planes = _planes(data, range(width), width)
     planes += _planes(struct.pack(f"<{len(seconds)}f", *seconds), SECONDS_PLANES, 4)
     return width, len(integers), planes
-
-
-class PackedRecord(NamedTuple):
-    """Parts of a packed record: the JSON, lines of text, figures and branch numbers.
-
-    `width` is the size of a branch integer in bytes, and `integers` is the number of branch integers.
-    """
-
-    rest: bytes
-    texts: bytes
-    figures: bytes
-    branches: bytes
-    width: int
-    integers: int
-
-    @property
-    def identity(self) -> int:
-        """The record's ID; `NO_INTEGER` if the record belongs to no attempt."""
-        return int.from_bytes(self.figures[ID :: len(FIGURES)], "little", signed=True)
-
-
-def records_in(blob: bytes) -> Iterator[PackedRecord]:
-    """Split the result of `packed_records` into records.
-
-    Raises
-    ------
-    ValueError
-        If the records are damaged or were packed by another version.
-    """
-    data, at = checked_content(blob), 0
-    while at < len(data):
-        rest, texts, planes, width, count = struct.unpack_from(LENGTHS, data, at)
-        if not texts or planes != FIGURE_SIZE:
-            raise ValueError("an older version of roastcoffea packed them")
-        begin = at + struct.calcsize(LENGTHS)
-        lines = begin + rest
-        figures = lines + texts
-        branches = figures + FIGURES_SIZE
-        at = branches
-        if count:
-            names = data.count(NEW_LINE, lines, figures) + 1 - len(OF_TEXTS)
-            at += count * width + names * len(BRANCH_SECONDS) * len(SECONDS_PLANES)
-        of_record = data[begin:lines], data[lines:figures], data[figures:branches], data[branches:at]
-        yield PackedRecord(*of_record, width, count)
-
-
-def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Unpack only these columns, which is ten times faster than unpacking everything.
-
-    Unmeasured values and values sent as JSON (strings with a line break) are omitted.
-
-    Parameters
-    ----------
-    blob : bytes
-        Result of `packed_records`.
-    names : sequence of str
-        Names of text, number and integer columns in chunk records.
-    """
-    found: list[dict[str, Any]] = []
-    for record in records_in(blob):
-        texts = record.texts.split(NEW_LINE, len(TEXTS))[: len(TEXTS)]
-        figures = bytearray(FIGURES_SIZE)
-        for plane in range(FIGURE_SIZE):
-            figures[plane::FIGURE_SIZE] = record.figures[plane * len(FIGURES) : (plane + 1) * len(FIGURES)]
-        values = (*(text.decode("utf-8", "surrogatepass") for text in texts), *struct.unpack(FIGURES_PACKING, figures))
-        picked = ((name, values[PLACES[name]]) for name in names)
-        found.append({name: value for name, value in picked if value == value and value not in UNKNOWN})  # noqa: PLR0124
-    return found
-
-
-def checked_content(blob: bytes) -> bytes:
-    """Check and decompress packed records.
-
-    Raises
-    ------
-    ValueError
-        If the records are damaged or were packed by another version.
-    """
-    import lz4.block
-
-    packed = blob[CHECK_SIZE:]
-    if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
-        raise ValueError("they are damaged, or another version of roastcoffea packed them")
-    # LZ4 allocates the claimed size, and expands data at most 255-fold
-    if int.from_bytes(packed[:4], "little") > 255 * len(packed):
-        raise ValueError("they claim an impossible size")
-    content: bytes = lz4.block.decompress(packed)
-    return content
 
 
 def _plain(value: Any) -> Any:

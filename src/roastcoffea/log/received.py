@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from roastcoffea.errors import error_text, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log import packing
-from roastcoffea.log.batches import Attempt, split_record, table_of_attempts, table_of_branches
+from roastcoffea.log.batches import Attempt, records_in, split_record, table_of_attempts, table_of_branches
 from roastcoffea.log.completeness import Tally
 from roastcoffea.log.stacks import SENT
 from roastcoffea.records.arrow import arrow_schema, combined, row_codes, table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS, OTHER, PROFILE_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import OF_TASKS, PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS, OTHER
+from roastcoffea.records.run import OF_TASKS, PREPROCESSING_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
 from roastcoffea.units import counted, were
 
 BATCH: Final = 4096
@@ -156,7 +156,7 @@ class ReceivedRecords:
 
     def take(self, blob: bytes) -> None:
         with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
-            for record in packing.records_in(blob):
+            for record in records_in(blob):
                 others = json.loads(record.rest) if record.rest else {}
                 for problem in others.pop(packing.PROBLEMS, ()):
                     self._note(problem)

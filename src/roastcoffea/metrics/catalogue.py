@@ -7,10 +7,13 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeVar
 
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.units import Unit
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 THROUGHPUT: Final = "throughput"
 BYTES: Final = "bytes"

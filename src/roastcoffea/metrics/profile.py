@@ -25,9 +25,9 @@ from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
 from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Family, phases_of
 from roastcoffea.metrics.statistics import Numbers, amounts, places
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PROFILE_COLUMNS, SECTION_COLUMNS, STATES
+from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, STATES
 from roastcoffea.records.columns import Column, Row, bytes_column, integer_column, picked, seconds_column, text_column
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import PROFILE_COLUMNS, SECTION_COLUMNS, Run
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Cell, Sheet, absence
 from roastcoffea.sheets.sheet import Column as Head

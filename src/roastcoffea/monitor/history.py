@@ -8,7 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final
 
@@ -144,7 +144,7 @@ class Snapshot(Mapping[str, Any]):
     @property
     def timestamp(self) -> datetime:
         """Time of the snapshot in the local time zone."""
-        return datetime.fromtimestamp(self.time, UTC).astimezone()
+        return datetime.fromtimestamp(self.time, timezone.utc).astimezone()
 
     @property
     def tasks(self) -> list[dict[str, Any]]:

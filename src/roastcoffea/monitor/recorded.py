@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -284,7 +284,7 @@ class RecordedTasks(Presented):
         watched, folder = self._periods(), Path(path)
         if not watched:
             raise MeasurementError("this TaskMonitor has recorded nothing: there is nothing to save")
-        began = f"tasks-{datetime.fromtimestamp(watched[0].start, UTC):%Y-%m-%dT%H%M%SZ}"
+        began = f"tasks-{datetime.fromtimestamp(watched[0].start, timezone.utc):%Y-%m-%dT%H%M%SZ}"
         target = folder / file_name(began if name is None else name)
         periods = [{name: getattr(one, name) for name in ("start", "stop", "problems", "views")} for one in watched]
         document = {"format": MONITOR_FORMAT, "schema": SCHEMA, "interval": self.interval}

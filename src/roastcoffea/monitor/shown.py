@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -339,7 +339,7 @@ class Look:
 
     @property
     def timestamp(self) -> datetime:
-        return datetime.fromtimestamp(self.time, UTC).astimezone()
+        return datetime.fromtimestamp(self.time, timezone.utc).astimezone()
 
     @property
     def states(self) -> Counter[str]:

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from distributed import Client, Scheduler
 from distributed.protocol.pickle import dumps
@@ -30,6 +30,9 @@ from roastcoffea.monitor.views import SEND_SECONDS, TaskViews, WorkerViews, send
 from roastcoffea.redaction import redacted
 from roastcoffea.report.live import NAME, LiveText
 from roastcoffea.units import SECOND, counted, number
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PACE: Final = 0.25
 """Seconds between reads of the scheduler's records. Each read takes the scheduler about a millisecond."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,28 +17,33 @@ import pyarrow as pa
 from roastcoffea.backends.hosts import differing_versions
 from roastcoffea.backends.recorder import FROM_CHUNKS, PROFILE, SAMPLED, TABLES, Recorder
 from roastcoffea.errors import reported
-from roastcoffea.instrument.calls import Files, calls_of_tasks
+from roastcoffea.instrument.calls import Files
 from roastcoffea.instrument.hook import take_new_records
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
-from roastcoffea.log.journal import (
-    RECORDS,
-    Journal,
-    JournalError,
-    JournalWriter,
-    claimed,
-    hold,
-    journal_in,
-    journal_of,
-    remove_journal,
+from roastcoffea.log.completeness import (
+    AskedItems,
+    Losses,
+    attempts_without_record,
+    calls_of_tasks,
+    chunks_without_record,
 )
+from roastcoffea.log.journal import RECORDS, JournalWriter, remove_journal
+from roastcoffea.log.journals import Journal, JournalError, claimed, hold, journal_in, journal_of
 from roastcoffea.log.received import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, smaller, unpacked_part
-from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
+from roastcoffea.records.run import (
+    ASKED_COLUMNS,
+    LOST,
+    NO_FILE,
+    OF_CALL,
+    Environment,
+    Run,
+    RunnerCall,
+)
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import RUN_FILE, SPAN_FORMS, body_of, fields_by_name, tables_of
 from roastcoffea.storage.document import SCHEMA as RUN_SCHEMA
-from roastcoffea.storage.folders import remove_files
+from roastcoffea.storage.processes import remove_files
 from roastcoffea.storage.reading import check_fields, check_times, plain, restored
 from roastcoffea.storage.store import OWN_FILES, is_replaceable
 from roastcoffea.units import SECONDS_PER_DAY, counted
@@ -362,7 +367,7 @@ class BlackBox:
             return
         folder = state_folder() if self._place is True else Path(self._place)
         records, now = self._records, time.time()
-        name = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H%M%SZ}-{records.id[:8]}"
+        name = f"{datetime.fromtimestamp(now, timezone.utc):%Y-%m-%dT%H%M%SZ}-{records.id[:8]}"
         header = {
             "id": records.id,
             "name": records.name and redacted(records.name),

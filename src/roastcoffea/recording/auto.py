@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, Token
 from functools import partial
@@ -39,11 +39,12 @@ from roastcoffea.units import duration
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
-    from roastcoffea.studies.plan import Forecast
 
 
 FOLDER_VARIABLE: Final = "ROASTCOFFEA"
 RUNNER_MODULE: Final = "coffea.processor.executor"
+
+SAMPLED: Final = "its first Runner call processed only a sample of the chunks"
 
 LONGEST_PAUSE: Final = 60.0
 """Maximum number of seconds between a script's own preprocessing and its Runner call."""
@@ -285,47 +286,45 @@ class _Recording(Enterable):
                 self._recorder._close(self._collector, error)
 
 
-class Planner(Recorder):
-    """Forecasts the first Runner call from a sample of its chunks, and then ends the script.
+class AtFirstCall(Recorder):
+    """Calls a function instead of the first Runner call, and then ends the script.
 
-    Otherwise the script would continue with results from the sample as if they were complete.
+    Otherwise the script would continue without its results.
 
     Parameters
     ----------
-    show
-        Function that receives the forecast.
-    settings
-        Keyword arguments for `plan`.
+    act
+        Function that receives the Runner, and the arguments of the call as keyword arguments.
+    nothing, ending
+        Texts for stderr: what is missing if the script calls no Runner, and otherwise why the script ends.
     """
 
-    def __init__(self, show: Callable[[Forecast], object], **settings: Any) -> None:
+    def __init__(self, act: Callable[..., object], nothing: str, ending: str = SAMPLED) -> None:
         super().__init__(os.curdir)
-        self._show, self._settings, self.has_planned = show, settings, False
+        self._act, self._nothing, self._ending, self.has_acted = act, nothing, ending, False
 
     def _patch_method(self, runner: Any, name: str) -> None:
         original = getattr(runner, name)
 
         @functools.wraps(original)
-        def planned(*args: Any, **kwargs: Any) -> Any:
+        def replaced(*args: Any, **kwargs: Any) -> Any:
             if not self.recording or _is_unmeasured.get():
                 return original(*args, **kwargs)
             # before 2025, coffea passes the name of the tree by position
             (_, asked), *given = inspect.signature(original).bind(*args, **kwargs).arguments.items()
-            self._plan(asked, **dict(given))
-            _tell("the script ends here: its first Runner call processed only a sample of the chunks")
+            self._call(asked, **dict(given))
+            _tell(f"the script ends here: {self._ending}")
             raise SystemExit(0)
 
         if name == "run":
-            self._replace(runner, name, planned)
+            self._replace(runner, name, replaced)
 
-    def _plan(self, runner: Any, **given: Any) -> None:
-        from roastcoffea.studies.plan import plan
-
-        self.has_planned = True
-        # a collector in the script would take the sample's records
+    def _call(self, runner: Any, **given: Any) -> None:
+        self.has_acted = True
+        # a collector in the script would take the records
         token, outer = _is_unmeasured.set(True), current.set(None)
         try:
-            self._show(plan(runner, **given, **self._settings))
+            self._act(runner, **given)
         except RoastcoffeaError as error:
             _tell(str(error))
             raise SystemExit(1) from None
@@ -334,9 +333,20 @@ class Planner(Recorder):
             _is_unmeasured.reset(token)
 
     def say_end(self) -> None:
-        """Print on stderr at the end of the process if there was no forecast."""
-        if self.recording and not self.has_planned:
-            _tell("there is no forecast, because no Runner was called")
+        """Print on stderr at the end of the process if no Runner was called."""
+        if self.recording and not self.has_acted:
+            _tell(f"{self._nothing}, because no Runner was called")
+
+
+def modules_in(folder: Path, known: Collection[str]) -> dict[str, ModuleType]:
+    """Modules in a folder, except installed ones and those already known."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name not in known and name.partition(".")[0] not in {"__main__", "roastcoffea"}
+        if (file := getattr(module, "__file__", None)) is not None and "site-packages" not in file
+        if Path(file).is_relative_to(folder)
+    }
 
 
 def _warn(text: str) -> None:
@@ -476,7 +486,7 @@ def _measured(
     atexit.register(_interrupt_again, errors)
     atexit.register(at_exit)
     sys.argv[:] = argv
-    if not sys.flags.safe_path:
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
         sys.path[0] = str(place)
     # not restored, because the script's threads and exit handlers outlive this function
     sys.modules["__main__"] = main = ModuleType("__main__")
@@ -590,7 +600,8 @@ def _without_probes(trace: TracebackType | None) -> TracebackType | None:
                 "roastcoffea.recording.auto",
                 "roastcoffea.instrument.",
                 "roastcoffea.interrupts",
-                "roastcoffea.studies.plan",
+                "roastcoffea.studies.",
+                "roastcoffea.cli.",
             )
         )
     ]

@@ -16,7 +16,7 @@ import roastcoffea
 from roastcoffea.backends.local import ProcessRecorder
 from roastcoffea.backends.recorder import OF_CLIENT, LoggedCluster, Recorder
 from roastcoffea.errors import error_text, reported
-from roastcoffea.log.journal import DAMAGED, Entry, Journal, JournalError
+from roastcoffea.log.journals import DAMAGED, Entry, Journal, JournalError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.recording.assembly import END, SPANS, RunRecords

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import Table
 
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,17 +45,18 @@ def combined(table: Table, order: pa.Array | None = None) -> Table:
     Allocating memory takes most of the time. Therefore, columns are combined one by one to reuse memory, and empty
     columns are shared.
     """
-    nothing, arrays = cache(partial(pa.nulls, len(table))), []
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    nothing, columns = cache(partial(pa.nulls, len(table))), Row()
+    for name in table.column_names:
+        column = table[name]
         if column.null_count == len(column):
-            arrays.append(nothing(column.type))
+            columns[name] = nothing(column.type)
             continue
         if len(table) >= MANY and column.type == pa.string() and name != "key":
-            column = column.dictionary_encode()  # noqa: PLW2901
+            column = column.dictionary_encode()
         # joining a single part would copy it
         together = column.chunk(0) if column.num_chunks == 1 else column.unify_dictionaries().combine_chunks()
-        arrays.append(together if order is None else together.take(order))
-    return Table.from_arrays(arrays, names=table.column_names)
+        columns[name] = together if order is None else together.take(order)
+    return pa.table(columns)
 
 
 def plain(table: Table) -> Table:

@@ -231,22 +231,6 @@ BRANCH_READ_COLUMNS: Final = (
 Times are accurate to within one part in 32,768 and are never overestimated.
 """
 
-SECTION_COLUMNS: Final = (
-    integer_column("chunk", "record ID of the attempt"),
-    text_column("name", "name of the section, prefixed with its enclosing sections (outer/inner)"),
-    integer_column("count", "number of times the section was entered"),
-    seconds_column("wall_seconds", "wall time spent in the section"),
-    seconds_column("self_seconds", "wall time excluding nested sections"),
-    seconds_column("cpu_seconds", "thread CPU time spent in the section"),
-    seconds_column("max_seconds", "longest single pass"),
-    bytes_column("bytes", "bytes requested from storage in the section (track_bytes)"),
-    bytes_column("memory_peak", "highest resident memory of the process in the section (track_memory)"),
-    bytes_column("memory_delta", "growth in resident memory, summed over passes (track_memory)"),
-    integer_column("errors", "number of passes that raised an exception"),
-)
-"""One row per section and attempt."""
-
-
 OTHER: Final = "(other stacks)"
 """Placeholder function for stacks that exceed a record's size limit."""
 
@@ -258,21 +242,3 @@ DEEPER: Final = "(more frames)"
 
 STATES: Final = ("core", "contention", "blocked")
 """States of a sampled thread: running on a core, waiting for a core, or waiting for something else."""
-
-PROFILE_COLUMNS: Final = (
-    text_column("call", "Runner call ID"),
-    text_column("dataset", "dataset in the fileset"),
-    Column("functions", "texts", None, "functions on the stack, from process() inwards; empty before process() starts"),
-    Column(
-        "files", "texts", None, "files containing these functions; for installed packages, relative to site-packages"
-    ),
-    Column("lines", "integers", None, "line number in each of these functions"),
-    integer_column("samples", "number of samples of the stack"),
-    seconds_column("seconds", "thread time represented by these samples"),
-    seconds_column("core_seconds", "part of `seconds` spent running on a core"),
-    seconds_column("contention_seconds", "part of `seconds` spent runnable but waiting for a core"),
-    seconds_column("blocked_seconds", "part of `seconds` spent sleeping or blocked on storage, the GIL or a service"),
-    integer_column("chunk", "ID of the attempt if it is the longest in its dataset; otherwise none"),
-)
-"""One row per stack, dataset and Runner call, summed over attempts. Each dataset's longest attempt has separate rows.
-For the remainder of `seconds`, the thread's state is unknown."""

@@ -7,6 +7,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from roastcoffea.records.calls import *  # noqa: F403  (its names belong to a run)
+from roastcoffea.records.calls import CLIENT_LOST, FAILED, FINISHED, RunnerCall
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ENDPOINT_COLUMNS
 from roastcoffea.records.columns import Column, bytes_column, integer_column, picked, seconds_column, text_column
 
@@ -14,11 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-FINISHED: Final = "finished"
-FAILED: Final = "failed"
-LOST: Final = "lost"
-"""Outcomes of a run. A run is "lost" if its client died before the run ended; a journal may still contain the records
-made until then."""
+LOST: Final = CLIENT_LOST
 
 OUTSIDE: Final = "outside"
 """Key in `absent` for anything deliberately excluded from the run."""
@@ -35,31 +33,6 @@ Gaps = tuple[tuple[float, ...], ...]
 """Start and end of each period for which data are missing because the client was suspended."""
 
 SpanMetrics = Mapping[tuple[Hashable, ...], float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerCall:
-    """One call to coffea's `Runner.run` during the run."""
-
-    id: str
-    processor: str
-    executor: str
-    start: float
-    stop: float
-    outcome: str
-    error: str | None = None
-    chunks: int | None = None
-    """Number of chunks passed to the executor; None if the executor was not called."""
-    files: int | None = None
-    """Number of files passed to the executor for preprocessing; None if the executor was not called."""
-    fileset: str | None = None
-    """SHA-256 hash of the chunks' datasets, files, trees and file UUIDs. Identical inputs have the same hash."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Runner and executor settings that affect performance, such as chunksize."""
-    report: Mapping[str, Any] | None = None
-    """Metrics from coffea; None unless the Runner has savemetrics enabled."""
-    kept: list[int] | None = None
-    """Indices of the requested chunks that are included in a failed call's partial output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +158,6 @@ def unwatched_run(**known: Any) -> Run:
     return Run(outcome=FINISHED, error=None, **(unknown | known))
 
 
-OF_TASKS: Final = "tasks: "
-"""Prefix of the ID used instead of a Runner call ID if tasks run functions without a Runner."""
-
 ASKED_COLUMNS: Final = (
     text_column("call", "Runner call ID"),
     *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
@@ -216,3 +186,36 @@ PREPROCESSING_COLUMNS: Final = (
     text_column("error", "error message, if any"),
     text_column("call", "Runner call ID, if any"),
 )
+
+SECTION_COLUMNS: Final = (
+    integer_column("chunk", "record ID of the attempt"),
+    text_column("name", "name of the section, prefixed with its enclosing sections (outer/inner)"),
+    integer_column("count", "number of times the section was entered"),
+    seconds_column("wall_seconds", "wall time spent in the section"),
+    seconds_column("self_seconds", "wall time excluding nested sections"),
+    seconds_column("cpu_seconds", "thread CPU time spent in the section"),
+    seconds_column("max_seconds", "longest single pass"),
+    bytes_column("bytes", "bytes requested from storage in the section (track_bytes)"),
+    bytes_column("memory_peak", "highest resident memory of the process in the section (track_memory)"),
+    bytes_column("memory_delta", "growth in resident memory, summed over passes (track_memory)"),
+    integer_column("errors", "number of passes that raised an exception"),
+)
+"""One row per section and attempt."""
+
+PROFILE_COLUMNS: Final = (
+    text_column("call", "Runner call ID"),
+    text_column("dataset", "dataset in the fileset"),
+    Column("functions", "texts", None, "functions on the stack, from process() inwards; empty before process() starts"),
+    Column(
+        "files", "texts", None, "files containing these functions; for installed packages, relative to site-packages"
+    ),
+    Column("lines", "integers", None, "line number in each of these functions"),
+    integer_column("samples", "number of samples of the stack"),
+    seconds_column("seconds", "thread time represented by these samples"),
+    seconds_column("core_seconds", "part of `seconds` spent running on a core"),
+    seconds_column("contention_seconds", "part of `seconds` spent runnable but waiting for a core"),
+    seconds_column("blocked_seconds", "part of `seconds` spent sleeping or blocked on storage, the GIL or a service"),
+    integer_column("chunk", "ID of the attempt if it is the longest in its dataset; otherwise none"),
+)
+"""One row per stack, dataset and Runner call, summed over attempts. Each dataset's longest attempt has separate rows.
+For the remainder of `seconds`, the thread's state is unknown."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from roastcoffea.records.calls import *  # noqa: F403  (its names belong to these tables)
+from roastcoffea.records.calls import WORKER_LOST
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, bytes_column, integer_column, picked, seconds_column, text_column
 
@@ -12,6 +14,8 @@ IN_THROTTLED_GROUPS: Final = (
     "time for which the worker's cgroups were throttled during the run, summed over processors; the same for all "
     "workers in a cgroup, and unknown for workers that left"
 )
+
+LOST: Final = WORKER_LOST
 
 LIFETIME_COLUMNS: Final = (
     text_column("worker", "address of the worker"),
@@ -128,13 +132,6 @@ REQUEST_COLUMNS: Final = (
 """One row for each change of the workers that the client's cluster object requests, and of their jobs."""
 
 
-SUBMIT: Final = "submit"
-RESULTS: Final = "results"
-EXECUTOR: Final = "executor"
-LOOP: Final = "event loop"
-SHARED_LOOP: Final = "shared event loop"
-"""Client steps. The event loop is shared if the scheduler also runs on it (LocalCluster)."""
-
 CLIENT_STEP_COLUMNS: Final = (
     text_column("call", "Runner call ID; none for the event loop"),
     text_column("work", '"processing" or "preprocessing"; none for the event loop'),
@@ -154,24 +151,6 @@ CLIENT_STEP_COLUMNS: Final = (
 )
 """One row per step of the client thread, and about one row per second for the client's event loop."""
 
-
-PROCESSOR: Final = "processor"
-MERGE: Final = "merge"
-"""Both a task kind and a client step."""
-
-PREPROCESSING: Final = "preprocessing"
-OTHER: Final = "other"
-KINDS: Final = (OTHER, PROCESSOR, MERGE, PREPROCESSING)
-
-MERGE_PREFIX: Final = "reduce"
-"""Prefix of coffea's merge tasks, including those that merge preprocessing results."""
-
-OK: Final = "ok"
-ERROR: Final = "error"
-LOST: Final = "worker lost"
-CANCELLED: Final = "cancelled"
-UNFINISHED: Final = "unfinished"
-OUTCOMES: Final = (OK, ERROR, LOST, CANCELLED, UNFINISHED)
 
 TASK_COLUMNS: Final = (
     text_column("key", "task key; none for other users' tasks, for which only the worker and times are kept"),

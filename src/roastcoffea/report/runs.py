@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 import roastcoffea
 from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INTERRUPT, INTERRUPTED
-from roastcoffea.log.journal import Journal
+from roastcoffea.log.journals import Journal
 from roastcoffea.records.run import FAILED, LOST
 from roastcoffea.sheets.sheet import Column, Sheet
 from roastcoffea.storage.reading import json_of

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from roastcoffea.units import COUNT, RATES, Unit
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NAMED: Final = 0.005
 """Minimum share of the bar for a segment to have a label below the bar."""

@@ -19,11 +19,13 @@ from roastcoffea.compat.legacy import untagged, with_python_types
 from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.instrument.track import outside_chunks
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import (
     ASKED_COLUMNS,
     PREPROCESSING_COLUMNS,
+    PROFILE_COLUMNS,
+    SECTION_COLUMNS,
     Environment,
     Gaps,
     Host,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
@@ -99,7 +99,7 @@ def save_run(
     """
     folder = Path(folder)
     tables = tables_of(run)
-    stem = name_from(run.name or "") or f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%dT%H%M%SZ}"
+    stem = name_from(run.name or "") or f"{datetime.fromtimestamp(run.start, timezone.utc):%Y-%m-%dT%H%M%SZ}"
     automatic = (f"{stem}-{number:03d}" for number in count(1))
     names = automatic if name is None else iter([file_name(name)])
     replaces = is_replaceable if overwrite and name is not None else None

@@ -225,6 +225,10 @@ def _verdict(found: Comparison, everything: bool) -> Iterator[str]:
     first, *others = found.sides
     pairs = [*zip(others, found.speeds, strict=True)]
     yield from (f"{side.letter}{' is' if speed.told else ':'} {speed.headline}" for side, speed in pairs)
+    releases = found.facts.get("coffea", ())
+    if len({*releases} - {"-"}) > 1:
+        used = (f"{release} ({side.letter})" for side, release in zip(found.sides, releases, strict=True))
+        yield f"The runs used different releases of coffea: {', '.join(used)}"
     for side in found.sides:
         for run in (run for run in side.runs if run.lacks is not None):
             yield f"{side.letter} is incomplete{f' ({run.name})' if len(side.runs) > 1 else ''}: {run.lacks}"

@@ -150,7 +150,7 @@ class Forecast(Paged):
         """Everything except the measurement, in plain types."""
         found = asdict(replace(self, measurement=None))
         del found["measurement"]
-        return found
+        return {"format": "roastcoffea plan 1"} | found
 
 
 def _time(seconds: float, unit: str = "") -> str:
@@ -220,7 +220,7 @@ def plan(
     with own_client(one):
         client = one.executor.client if isinstance(one.executor, DaskExecutor) else None
         with MetricsCollector(client, profile=False, journal=None) as collector:
-            items = _items(one, fileset, {"processor_instance": processor_instance} | options)
+            items = chunks_of(one, fileset, {"processor_instance": processor_instance} | options)
             refuse_if(not items, "the fileset has no chunks")
             slots = sum(client.ncores().values()) if client else getattr(one.executor, "workers", None)
             every, slots = population_of(items), max(slots or 1, 1)
@@ -231,7 +231,7 @@ def plan(
     return WholeRun(collector.measurement, items, every, chosen).forecast(halves, results, workers, slots, seed)
 
 
-def _items(runner: Any, fileset: Any, options: Mapping[str, Any]) -> list[Any]:
+def chunks_of(runner: Any, fileset: Any, options: Mapping[str, Any]) -> list[Any]:
     """All chunks of a fileset, as split by the Runner."""
     if not isinstance(fileset, Mapping | str):
         return list(fileset)

@@ -205,7 +205,7 @@ class Scaling(Presented):
     def as_dict(self) -> dict[str, Any]:
         """Return the study as a dictionary of plain types, with units as symbols."""
         found: dict[str, Any] = asdict(self, dict_factory=_plain)
-        return found | {"losses": [loss._asdict() for loss in self.losses]}
+        return {"format": "roastcoffea scaling 1"} | found | {"losses": [loss._asdict() for loss in self.losses]}
 
 
 def _plain(fields: list[tuple[str, Any]]) -> Any:

@@ -262,6 +262,8 @@ class ScaledRun:
             starved = min(sum(self._tail_between(*each) for each in self._submitting()), tail)
             merges = (1 - starved / tail) * ledger.tail_of.get("merge", 0.0)
             self.costs[[CLIENT, RESULTS, TAIL]] += [starved, merges, -starved - merges]
+        self.servers: list[str] = []
+        """Servers that are slower than the others."""
         self.slow = self._split_slow()
 
     def _tail_between(self, start: float, stop: float) -> float:
@@ -285,9 +287,11 @@ class ScaledRun:
         """Move the excess time of slow hosts and workers, and the tail they cause, to NODES; return their names."""
         evaluator, chunks, costs = self._measurement.metrics.evaluator, self._measurement.chunks, self.costs
         try:
-            slow = [one for one in evaluator.value("slowness").slow if one.kind in {"host", "worker"}]
+            found = evaluator.value("slowness").slow
         except NotMeasuredError:
             return ""
+        self.servers = [one.name for one in found if one.kind == "endpoint"]
+        slow = [one for one in found if one.kind in {"host", "worker"}]
         names = [one.name for one in slow]
         hosts = chunks["worker"].map(self._measurement.time_ledger.hosts)
         others = chunks["stop"][~(chunks["worker"].isin(names) | hosts.isin(names))]
@@ -564,6 +568,10 @@ def _limit(name: str, shares: Shares, groups: Groups, unit: str) -> Limit:
     what, advice = WORDS[name]
     text = what.format(slow=run.slow, cores=f" on {counted(run.cores, 'core')}" if run.cores else "", **run.client)
     text += f", at most {rate.text()}." if rate else "."
+    if run.servers and FAMILIES[name] == phases.READING:
+        text += (
+            f" {' and '.join(run.servers)} {'is' if len(run.servers) == 1 else 'are'} slower than the other servers."
+        )
     if falls is not None:
         text += f" Beyond {counted(falls, unit)}, the total rate falls: adding more slows the run down."
     return Limit(
@@ -612,7 +620,8 @@ def _headline(found: Limits, points: Sequence[Point], unit: str) -> str:
     name = main.name.capitalize()
     if main.name == COLD:
         return f"{name} in the run with {counted(main.at, unit)}; {of_all} compared with later runs."
-    return f"{name} limits these runs from {_from(main, points, unit)} on: {of_all}."
+    verb = "limit" if name.endswith("s") or " and " in name else "limits"
+    return f"{name} {verb} these runs from {_from(main, points, unit)} on: {of_all}."
 
 
 def _from(limit: Limit, points: Sequence[Point], unit: str) -> str:

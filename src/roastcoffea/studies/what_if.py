@@ -141,6 +141,7 @@ class WhatIf(Paged):
     def as_dict(self) -> dict[str, Any]:
         """Return the predictions, checks and caveats as a dictionary of plain types."""
         return {
+            "format": "roastcoffea what-if 1",
             "same_host": self.same_host,
             "predictions": [asdict(prediction) for prediction in self.predictions],
             "checks": [asdict(check) | {"error": check.error} for check in self.checks],

@@ -13,7 +13,7 @@ from stand_ins import Observed, recorded
 
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
-from roastcoffea.log.journal import Journal, claimed, journals_in
+from roastcoffea.log.journals import Journal, claimed, journals_in
 from roastcoffea.measurement import load
 
 

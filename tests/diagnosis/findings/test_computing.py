@@ -23,8 +23,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.profile import ELEMENTWISE, HOT_COLUMNS, Place, Profile, Stack
 from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.records.run import SECTION_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 

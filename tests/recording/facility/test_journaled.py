@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stand_ins import Observed, recorded
 
-from roastcoffea.log.journal import journals_in
+from roastcoffea.log.journals import journals_in
 from roastcoffea.measurement import Measurement
 from roastcoffea.recording.facility.index import WHY_CUT_OFF, is_cluster, is_facility, recorded_in, run_of
 

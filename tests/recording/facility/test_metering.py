@@ -13,7 +13,20 @@ from roastcoffea.recording.facility import recorder as metering
 
 
 def functions() -> dict[str, object]:
-    return {name: Runner.__dict__[name] for name in metering.FUNCTIONS}
+    return {name: Runner.__dict__[name] for name in metering.FUNCTIONS if name in Runner.__dict__}
+
+
+def test_runners_have_a_function_for_chunks_and_one_for_files() -> None:
+    assert [metering.FUNCTIONS[name] for name in functions()] == [False, True]
+
+
+def test_the_function_for_files_has_another_name_in_coffea_0_7(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "metadata_fetcher", staticmethod(lambda timeout, align, item: item), raising=False)
+    before = functions()["metadata_fetcher"]
+    metering.start()
+    assert functions()["metadata_fetcher"] is not before
+    metering.stop()
+    assert functions()["metadata_fetcher"] is before
 
 
 def test_coffeas_functions_are_restored_and_wrapped_once() -> None:
@@ -29,7 +42,7 @@ def test_coffeas_functions_are_restored_and_wrapped_once() -> None:
 
 
 def test_tasks_find_the_wrapped_function_by_name() -> None:
-    name = "metadata_fetcher_root"
+    name = [*functions()][-1]
     sent = cloudpickle.dumps(getattr(Runner, name))
     metering.start()
     try:
@@ -44,6 +57,6 @@ def test_outside_a_dask_task_it_is_coffeas_own() -> None:
     metering.start()
     try:
         with pytest.raises(AttributeError, match="filename"):
-            Runner.metadata_fetcher_root(10, False, *([{}] if RELEASE >= (2026, 4) else []), None)
+            getattr(Runner, [*functions()][-1])(10, False, *([{}] if RELEASE >= (2026, 4) else []), None)
     finally:
         metering.stop()

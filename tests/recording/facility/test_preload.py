@@ -18,7 +18,7 @@ from processes import PATIENCE, CommandLineCluster, wait_until
 
 import roastcoffea
 from roastcoffea.facility import dask_setup, dask_teardown
-from roastcoffea.log.journal import Journal, journals_in
+from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.measurement import Measurement
 from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility.index import WHY_CUT_OFF, index_of, is_cluster, recorded_in, run_of

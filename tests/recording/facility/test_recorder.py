@@ -12,7 +12,7 @@ import pytest
 from processes import wait_until
 from stand_ins import Observed, made_record
 
-from roastcoffea.log.journal import Journal, journals_in
+from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.log.packing import packed_records
 from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from stand_ins import Observed, Task
 
 from roastcoffea.cli import main
-from roastcoffea.log.journal import journals_in
+from roastcoffea.log.journals import journals_in
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.recording.facility.display import EXPOSED
 from roastcoffea.recording.facility.page import page_of

@@ -18,8 +18,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import PROFILE_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import PROFILE_COLUMNS, Run
 from roastcoffea.report.page.figures import Chart, Context
 from roastcoffea.report.page.trees import flame_graph, icicle
 from roastcoffea.visualization.inputs import inputs_of

@@ -9,7 +9,7 @@ import pytest
 from limited_runs import missing_data
 from made_runs import made_run, plan
 
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import Environment, Run
 from roastcoffea.sheets.sheet import Sheet
 from roastcoffea.studies.compare import Comparison, compare
 from roastcoffea.units import moment
@@ -32,6 +32,20 @@ def test_the_verdict_comes_first() -> None:
     assert first.notes[1].startswith("A: fast (1 run), wall time 32 s")
     assert first.notes[-1].startswith("B: no verdict on wall time, because the spread of repeats is unknown; pass")
     assert comparison().sheets(everything=True)[0].notes[-1].startswith("B: wall time +50 %")
+
+
+@pytest.mark.parametrize(("other", "said"), [("2026.9.0", True), ("0.7.31", False), (None, False)])
+def test_different_releases_of_coffea_are_the_first_difference(other: str | None, said: bool) -> None:
+    """A migration changes more than the code of the analysis."""
+    versions = [{"coffea": "0.7.31"}, {} if other is None else {"coffea": other}]
+    runs = [
+        made_run(FAST, 2, name=name, environment=Environment(versions=one, client_host=None))
+        for name, one in zip(("old", "new"), versions, strict=True)
+    ]
+    found = (
+        compare(*runs).sheets()[0].notes[1] == "The runs used different releases of coffea: 0.7.31 (A), 2026.9.0 (B)"
+    )
+    assert found == said
 
 
 @pytest.mark.slow

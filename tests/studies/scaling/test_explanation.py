@@ -40,17 +40,16 @@ def test_planted_limits_are_found() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_times_by_storage_and_by_scheduler_are_told_apart() -> None:
-    times = []
+def test_the_same_times_with_different_causes_are_told_apart() -> None:
+    goal = list(laboratory("reported").TIMES.values())
     for campaign in laboratory("reported").same_times():
         study, right = found(campaign)
         assert right
         main = study.explanation.main
         assert main is not None
-        assert main.falls == 200
-        times.append([point.seconds for point in study.points])
-    assert times[0] == pytest.approx(times[1], rel=0.01)
-    assert times[0] == pytest.approx(list(laboratory("reported").TIMES.values()), rel=0.01)
+        assert main.falls in {200, None}
+        assert ("xrootd-3.example.org is slower" in main.text) == ("server" in campaign.name)
+        assert [point.seconds for point in study.points] == pytest.approx(goal, rel=0.01)
 
 
 def small(**changes: Any) -> list[Any]:

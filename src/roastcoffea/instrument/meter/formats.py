@@ -10,15 +10,7 @@ from typing import Any, Final
 
 from roastcoffea.generations import column_readers, factory_of
 from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watch_source, watched_source
-from roastcoffea.instrument.meter.tally import (
-    BY_BRANCH,
-    READ,
-    SIZES,
-    BranchRead,
-    Shadow,
-    StandIn,
-    Tally,
-)
+from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, BranchRead, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Action, Remembered, Row, made_once
 
 _counted: Final[dict[tuple[bytes, str, int], int]] = Remembered()

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.backends.recorder import FROM_CHUNKS, OF_CLIENT, TABLES, LoggedCluster
 from roastcoffea.errors import RoastcoffeaError, error_text
-from roastcoffea.log.journal import LOG, Journal, journal_in, journals_in
+from roastcoffea.log.journal import LOG
+from roastcoffea.log.journals import Journal, journal_in, journals_in
 from roastcoffea.log.workers import UNREADABLE
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
@@ -256,7 +257,7 @@ def index_of(folder: Path, day: str | None = None, watts: float | None = None) -
 
 
 def day_of(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%d")
 
 
 def row_of(journal: Journal) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import CoffeaTasks, kind_of
+from roastcoffea.log.batches import unpacked_values
 from roastcoffea.log.completeness import CLASS_OF_COLUMN, Tally
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY, is_measured
-from roastcoffea.log.packing import unpacked_values
 from roastcoffea.metrics.endpoints import endpoint
 from roastcoffea.metrics.phases import (
     CLASS_OF_KIND,

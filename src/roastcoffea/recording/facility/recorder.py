@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -117,7 +117,7 @@ def _journal(
         user = getpass.getuser()
     except (KeyError, OSError):
         user = None
-    identity, began = uuid.uuid4().hex, datetime.fromtimestamp(start, UTC)
+    identity, began = uuid.uuid4().hex, datetime.fromtimestamp(start, timezone.utc)
     place = f"{began:%Y%m%dT%H%M%S}-{'cluster-' if 'cluster' in known else ''}{identity[:12]}"
     header = {"facility": True, "id": identity, "start": start, "user": user, **known}
     return JournalWriter(folder / place, header, note, most_bytes=most_bytes)
@@ -363,8 +363,8 @@ class FacilityPlugin(Observer):
 CALL: Final = "facility"
 """Placeholder for the Runner call in records, because only the client knows the actual call."""
 
-FUNCTIONS: Final = {"_work_function": False, "metadata_fetcher_root": True}
-"""Maps Runner functions called by tasks to whether they open a file for preprocessing."""
+FUNCTIONS: Final = {"_work_function": False, "metadata_fetcher_root": True, "metadata_fetcher": True}
+"""Maps Runner functions called by tasks to whether they open a file for preprocessing. coffea 0.7 has the last one."""
 
 _originals: Final[dict[str, Any]] = {}
 
