@@ -32,9 +32,9 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 37_400,
+    "metrics": 38_200,
     "studies": 39_600,
-    "diagnosis": 31_800,
+    "diagnosis": 31_900,
     "instrument": 27_000,
     "report": 24_600,
     "backends": 24_600,
@@ -42,12 +42,12 @@ BUDGETS: Final[Mapping[str, int]] = {
     "recording": 15_600,
     "visualization": 14_100,
     "monitor": 11_400,
-    "storage": 11_100,
+    "storage": 11_200,
     "replay": 9_100,
     TOP: 7_200,
     "cli": 7_300,
     "compat": 4_300,
-    "records": 3_000,
+    "records": 3_180,
     "sheets": 2_700,
     "export": 100,
 }

@@ -32,6 +32,7 @@ from typing import Any
 import click
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from analyses import Jets
@@ -43,6 +44,7 @@ from stored import baskets_of
 import roastcoffea
 from roastcoffea import Measurement, MetricsCollector, TaskMonitor
 from roastcoffea.cli import command_line
+from roastcoffea.records import arrow
 
 DATA = Path(__file__).parent / "data"
 NAMES, NUMBERS = DATA / "contract" / "names.json", DATA / "contract" / "numbers.json"
@@ -426,6 +428,18 @@ def test_stored_measurements_say_what_they_said(name: str, tmp_path: Path) -> No
     wanted = {entry: value for entry, values in numbers().items() for names, value in values if short in names.split()}
     found = [*differences(wanted, everything_of(name, tmp_path))]
     assert not found, "\n".join([f"{len(found)} differences:", *(text[:300] for text in found[:30])])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_neutral")
+@pytest.mark.parametrize("least", [1, 6])
+def test_tables_say_the_same_if_their_texts_are_dictionaries(
+    least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # those of a large run are; with 6 rows, only some of these
+    monkeypatch.setattr(arrow, "MANY", least)
+    assert pa.types.is_dictionary(roastcoffea.load(STORED["dask"]).run.chunks["worker"].type)
+    test_stored_measurements_say_what_they_said("dask", tmp_path)
 
 
 # A fresh run

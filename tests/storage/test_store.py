@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from killed_saves import START, minimal_run
@@ -19,6 +20,7 @@ from saved_runs import a_run, a_socket, contents, hidden_in, rows, write_legacy
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError
+from roastcoffea.records import arrow
 from roastcoffea.records.run import Environment, Run, RunnerCall
 from roastcoffea.storage.document import RECORDS, SCHEMA, TABLES
 from roastcoffea.storage.store import list_runs, load_run, save_run
@@ -42,6 +44,17 @@ def test_a_loaded_run_equals_the_saved_one(run: Run, tmp_path: Path) -> None:
         assert one is other is None or one.schema.equals(other.schema, check_metadata=True)
     assert [type(call) for call in loaded.calls] == [RunnerCall] * len(run.calls)
     assert type(loaded.environment) is Environment
+
+
+def test_texts_of_large_tables_are_dictionaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "MANY", 1)
+    first = load_run(save_run(a_run(), tmp_path))
+    again = load_run(save_run(first, tmp_path))
+    for run in (first, again):
+        types = {name: run.chunks[name].type for name in ("file", "key", "start")}
+        assert types == {"file": pa.dictionary(pa.int32(), pa.string()), "key": pa.string(), "start": pa.float64()}
+        for name in RECORDS:
+            assert arrow.plain(getattr(run, name)) == getattr(a_run(), name)
 
 
 def test_files_are_standard_json_and_parquet(saved: Path) -> None:

@@ -22,6 +22,7 @@ from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles, partial_out
 from roastcoffea.metrics.memory import typical_before
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records import workers as task_records
+from roastcoffea.records.arrow import plain
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall
 from roastcoffea.units import BYTE, FRACTION, are, counted, number, rough
@@ -535,7 +536,8 @@ def _events(asked: pa.Table | None) -> int:
 def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | None:
     if asked is None or not files:
         return 0.0 if not files else None
-    chunks = asked.filter(asked["entry_start"].is_valid()).select(["dataset", "file", "entry_stop"]).to_pandas()
+    chunks = asked.filter(asked["entry_start"].is_valid()).select(["dataset", "file", "entry_stop"])
+    chunks = plain(chunks).to_pandas()
     sizes = chunks.groupby(["dataset", "file"])["entry_stop"].max()
     means = sizes.groupby(level="dataset").mean()
     return float(sum(means.get(row["dataset"], sizes.mean()) for row in files)) if len(sizes) else None
@@ -646,7 +648,7 @@ def failure_evidence(
     # names shared by all failures but not by all attempts; report the name with the fewest attempts
     shared = [one for one in tested if FEWEST <= one.failed == one.all_failed and one.tried < one.all_tried]
     places = failed[place].drop_duplicates()
-    done = places.merge(counted_chunks.select(place).to_pandas().drop_duplicates()) if len(failed) else places
+    done = places.merge(plain(counted_chunks.select(place)).to_pandas().drop_duplicates()) if len(failed) else places
     by_reason: dict[str, float] = dict(failed.groupby("reason", sort=False)["seconds"].sum())
     return FailureEvidence(
         attempts=len(failed),
@@ -678,13 +680,13 @@ def _tested(chunks: pa.Table, failed: pd.DataFrame, place: list[str], lifetimes:
     """
     names = [*place, "worker"]
     bad = failed.loc[failed["reason"] != REPEATED, names]
-    every = pd.concat([chunks.select(names).to_pandas(), bad], ignore_index=True)
+    every = pd.concat([plain(chunks.select(names)).to_pandas(), bad], ignore_index=True)
     every["bad"] = every.index >= len(chunks)
     every["chunk"] = every.groupby(place, dropna=False).ngroup()
     if lifetimes is not None:
         # a worker that reconnected has several lifetimes
         every["host"] = every["worker"].map(
-            lifetimes.select(["worker", "host"]).to_pandas().groupby("worker").max()["host"]
+            plain(lifetimes.select(["worker", "host"])).to_pandas().groupby("worker").max()["host"]
         )
     found = []
     for kind in ("worker", "host", "file", "dataset"):

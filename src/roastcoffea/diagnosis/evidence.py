@@ -30,6 +30,7 @@ from roastcoffea.metrics.profile import Call, Profile, process_cpu
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.records.arrow import plain
 from roastcoffea.records.run import Run
 from roastcoffea.units import FRACTION, rough
 
@@ -218,7 +219,7 @@ class Evidence:
         host = self.contended[0].name if self.contended else None
         if host is None or not self.cores or sum(self.threads.get(host, ())) <= self.cores or self.run.chunks is None:
             return None
-        chunks = self.run.chunks.select(["worker", "start", "stop"]).to_pandas().dropna()
+        chunks = plain(self.run.chunks.select(["worker", "start", "stop"])).to_pandas().dropna()
         starts, stops = chunks.loc[chunks["worker"].map(self.hosts) == host, ["start", "stop"]].to_numpy().T
         if not (stops > starts).any():
             return None

@@ -128,7 +128,11 @@ class _Work:
     def design(self) -> Any:
         """Columns of what time depends on besides a change."""
         return scipy.sparse.hstack(
-            [_columns(self.levels[kind]) for kind in (WORKER, DATASET, ENDPOINT) if kind in self.levels]
+            [
+                _columns(np.unique(self.levels[kind], return_inverse=True)[1])
+                for kind in (WORKER, DATASET, ENDPOINT)
+                if kind in self.levels
+            ]
             + [scipy.sparse.csr_array(np.log(self.running / self.running.mean())[:, None])]
         ).tocsr()
 

@@ -17,7 +17,16 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import Steps, aggregated, rows_where, with_outcome
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments, nonnegative_fit
+from roastcoffea.metrics.statistics import (
+    Flags,
+    Integers,
+    Numbers,
+    amounts,
+    codes,
+    moments,
+    named_codes,
+    nonnegative_fit,
+)
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, picked
@@ -517,13 +526,9 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     collected = _known(table, "gc_seconds")
     lost = _known(table, *CORE_WAIT) + _known(table, LOCK) + collected
     seconds = np.maximum(wall - lost, np.maximum(np.minimum(amounts(table, "cpu_seconds"), wall) - collected, SMALLEST))
-    encoded = {
-        kind: pc.dictionary_encode(table[kind], null_encoding="encode") for kind in (WORKER, ENDPOINT, FILE, DATASET)
-    }
-    names: dict[str, Sequence[str | None]] = {
-        kind: each.combine_chunks().dictionary.to_pylist() for kind, each in encoded.items()
-    }
-    levels = {kind: Levels.of(codes(table[kind]), len(names[kind])) for kind in encoded}
+    encoded = {kind: named_codes(table[kind]) for kind in (WORKER, ENDPOINT, FILE, DATASET)}
+    names: dict[str, Sequence[str | None]] = {kind: values.to_pylist() for kind, (_, values) in encoded.items()}
+    levels = {kind: Levels.of(own, len(names[kind])) for kind, (own, _) in encoded.items()}
     parts = {}
     # a worker with an unknown host counts as a separate host
     known = (
@@ -595,6 +600,8 @@ def _first_effect(values: Numbers, is_first: Flags) -> float:
 
 def _slow(chunks: _Coded, fitted: _Fitted, heavy: Estimates, datasets: Integers) -> Iterator[Slow]:
     """Describe all blamed levels and heavy datasets that have a name."""
+    if not len(datasets) and not any(effects.any() for effects in fitted.blame.effects.values()):
+        return
     usual = _Usual(chunks, fitted)
     for kind, effects in fitted.blame.effects.items():
         for level in np.flatnonzero(effects):

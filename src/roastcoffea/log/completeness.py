@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.records.arrow import arrow_schema, row_codes
+from roastcoffea.records.arrow import arrow_schema, plain, row_codes
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, PHASES, TRACED
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, OF_TASKS, RunnerCall
 from roastcoffea.records.workers import PROCESSOR
@@ -223,7 +223,7 @@ def are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]
 
 def are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether each row also occurs in the other table. Nulls match each other."""
-    codes = row_codes(pa.concat_tables([rows, others]))
+    codes = row_codes(pa.concat_tables(map(plain, (rows, others))))
     return np.isin(codes[: len(rows)], codes[len(rows) :])
 
 
@@ -302,7 +302,8 @@ def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]
     tasks
         Attempts at Dask tasks, or None if there is no scheduler.
     """
-    ours = chunks.select(["call", "key", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS)).to_pandas()
+    ours = plain(chunks.select(["call", "key", "start", "stop"]))
+    ours = ours.filter(pc.starts_with(ours["call"], OF_TASKS)).to_pandas()
     if tasks is not None and len(ours):
         runnable = tasks.select(["key", "runnable"]).to_pandas().groupby("key", observed=True)["runnable"].min()
         ours["start"] = ours["start"].combine(ours["key"].map(runnable), min)

@@ -21,7 +21,7 @@ from roastcoffea.log import packing
 from roastcoffea.log.batches import Attempt, records_in, split_record, table_of_attempts, table_of_branches
 from roastcoffea.log.completeness import Tally
 from roastcoffea.log.stacks import SENT
-from roastcoffea.records.arrow import arrow_schema, row_codes, table_of_rows
+from roastcoffea.records.arrow import arrow_schema, combined, row_codes, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, OTHER
 from roastcoffea.records.run import OF_TASKS, PREPROCESSING_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
 from roastcoffea.units import counted, were
@@ -82,7 +82,7 @@ class Growing(Generic[Item]):
 
     def table(self) -> pa.Table:
         with self._lock:
-            self._tables = [whole(self.parts())]
+            self._tables = [combined(self.parts())]
             return self._tables[0]
 
     def parts(self) -> pa.Table:
@@ -219,7 +219,7 @@ class ReceivedRecords:
         ours = self._attempts.parts()
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
-        return numbered_attempts(whole(ours, order=pc.sort_indices(ours["start"])))
+        return numbered_attempts(combined(ours, order=pc.sort_indices(ours["start"])))
 
     def calls(self) -> set[str]:
         """IDs of the Runner calls (real calls and stand-ins) that have at least one chunk attempt."""
@@ -245,25 +245,6 @@ class ReceivedRecords:
         """Files opened to count their entries, ordered by start time."""
         self._attempts.settle()
         return pa.concat_tables(self._openings).sort_by("start")
-
-
-def whole(table: pa.Table, order: pa.Array | None = None) -> pa.Table:
-    """Combine the parts of each column and, if an order is given, reorder the rows.
-
-    Allocating memory takes most of the time. Therefore, columns are combined one by one to reuse memory, and empty
-    columns are shared.
-    """
-    nothing: dict[pa.DataType, pa.Array] = {}
-    arrays = []
-    for column in table.columns:
-        if column.null_count == len(column):
-            if column.type not in nothing:
-                nothing[column.type] = pa.nulls(len(column), column.type)
-            arrays.append(nothing[column.type])
-            continue
-        together = column.combine_chunks()
-        arrays.append(together if order is None else together.take(order))
-    return pa.Table.from_arrays(arrays, schema=table.schema)
 
 
 def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:

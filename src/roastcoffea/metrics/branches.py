@@ -67,6 +67,7 @@ def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:
     attempt = places(branch_reads["chunk"], chunks["id"].combine_chunks())
     ours = (attempt >= 0) & counted[attempt] if len(chunks) else attempt >= 0
     table, attempt = rows_where(branch_reads, ours), attempt[ours]
+    chunks = chunks if len(table) else chunks.slice(0, 0)
     began = pc.fill_null(chunks["start"], np.inf).to_numpy()
     rank = np.argsort(np.argsort(began, kind="stable"))
     name = codes(table, ["branch"])

@@ -32,6 +32,7 @@ from roastcoffea.metrics.facts import (
     aggregated,
     among,
     complete_sum,
+    joined,
     known_sum,
     reason_of_absence,
     rows_where,
@@ -264,7 +265,7 @@ def byte_ledger(run: Run, counted_chunks: Table | None = None) -> ByteLedger:
 
 def _requests(parts: list[Table]) -> Table:
     columns = [(name, pa.string()) for name in PLACES] + [(name, pa.int64()) for name in AMOUNTS]
-    return pa.concat_tables([pa.schema(columns).empty_table(), *parts])
+    return joined([pa.schema(columns).empty_table(), *parts])
 
 
 def _requests_of(places: Table, total: Integers, counted: Flags, classes: Mapping[str, Integers | None]) -> Table:
@@ -330,12 +331,12 @@ class _Metered(NamedTuple):
             chunks=len(counted),
             files=len(files),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
-            parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
+            parquet=bool(pc.any(pc.starts_with(counted["source"].cast(pa.string()), "Parquet")).as_py()),
             # a chunk may have read only part of a cluster that another chunk also read
             others=_again(each.filter(baskets), "other_baskets", "other_payload"),
             objects=_again(each.filter(pc.invert(baskets)), "other_requested", "other_requested"),
             reads_on=reads_on(run.environment.versions.get("uproot")),
-            of_tasks=bool(pc.all(pc.starts_with(counted["call"], OF_TASKS)).as_py()),
+            of_tasks=bool(pc.all(pc.starts_with(counted["call"].cast(pa.string()), OF_TASKS)).as_py()),
         )
 
 
@@ -382,7 +383,7 @@ def _transferred(openings: list[Table]) -> tuple[Row, int]:
     Returns the total (or the reason why it is unknown), and the number of bytes that successful attempts requested but
     did not receive. A failed request received either nothing or an unknown amount.
     """
-    table = pa.concat_tables([opening.select(OF_OPENINGS) for opening in openings])
+    table = joined(opening.select(OF_OPENINGS) for opening in openings)
     asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
     unknown = asked.filter(asked["bytes_transferred"].is_null())
     if len(unknown):
@@ -447,8 +448,10 @@ def _missing_preprocessing(run: Run) -> list[str]:
     unknown = records["bytes_requested"].null_count
     reasons = [f"{unknown} {what} have no count of requested bytes"] if unknown else []
     if run.tasks is not None:
-        others = pc.fill_null(pc.not_equal(run.tasks["prefix"], MERGE_PREFIX), True)
-        return reasons + _against_tasks(rows_where(run.tasks, others), PREPROCESSING, records, what)[1]
+        tasks = run.tasks.select(["key", "run_id", "outcome", "kind", "prefix"])
+        tasks = rows_with(tasks, "kind", [PREPROCESSING])
+        others = pc.fill_null(pc.not_equal(tasks["prefix"], MERGE_PREFIX), True)
+        return reasons + _against_tasks(rows_where(tasks, others), PREPROCESSING, records, what)[1]
     # a retried file has one record per attempt but finishes only once
     submitted = {call.id: call.files for call in run.calls if call.outcome == FINISHED and call.files is not None}
     ours = rows_with(records, "call", submitted)
@@ -470,7 +473,7 @@ def _against_tasks(tasks: Table, kind: str, records: Table, what: str) -> tuple[
     ends = Counter(how.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist())
     reasons = [f"{number} {what} {end} left no record" for end, number in ends.items()]
     found = known[(known >= 0) & np.isin(known, attempts)]
-    if more := len(found) - len(np.unique(found)):
+    if more := len(found) - pc.count_distinct(pa.array(found)).as_py():
         reasons.append(f"{more} {what} are recorded more than once")
     return Attempts(len(ours) - len(missing), len(ours)), reasons
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import refuse_if, table
-from roastcoffea.metrics.facts import FAILED
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.metrics.facts import FAILED, aggregated, joined
+from roastcoffea.records.arrow import arrow_schema, plain, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, Row, bytes_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
@@ -24,12 +24,14 @@ def with_sites(attempts: Table, asked: Table | None) -> Table:
     """Add a column with the site of each file, or null if the site is unknown."""
     sites = pa.nulls(len(attempts), pa.string())
     if asked is not None and "site" in asked.column_names and asked["site"].null_count < len(asked):
-        known = asked.filter(asked["site"].is_valid()).group_by(["dataset", "file"]).aggregate([("site", "max")])
-        sites = known["site_max"].take(pc.index_in(_places(attempts), value_set=_places(known).combine_chunks()))
+        known = asked.filter(asked["site"].is_valid())
+        known = aggregated(known, ["dataset", "file"], {"site": ("site", "max")}, None)
+        sites = known["site"].take(pc.index_in(_places(attempts), value_set=_places(known).combine_chunks()))
     return attempts.append_column("site", sites)
 
 
 def _places(table: Table) -> pa.ChunkedArray:
+    table = plain(table.select(["dataset", "file"]))
     return pc.binary_join_element_wise(table["dataset"], table["file"], "\0", null_handling="replace")
 
 
@@ -146,19 +148,18 @@ def _host(url: str) -> str:
 
 
 def hosts_of_urls(attempts: Table) -> pa.Array:
+    return _by_url(attempts, endpoint)
+
+
+def _by_url(attempts: Table, function: Callable[[str | None], str | None]) -> pa.Array:
+    """Value of a function of each attempt's URL, which is called once for each host."""
     files = attempts["file"].combine_chunks().dictionary_encode()
-    # drop the path after the host
+    # drop the path after the host, unless it contains another URL
     begin = pc.replace_substring_regex(files.dictionary, r"(?s)^([^/]*/[^/]*/[^/]*)/.*$", r"\1")
-    if pc.any(pc.match_substring(files.dictionary, "::")).as_py():
-        begin = files.dictionary
+    begin = pc.if_else(pc.match_substring_regex(files.dictionary, "::|.root:/"), files.dictionary, begin)
     begin = begin.dictionary_encode()
-    hosts = pa.array([endpoint(url) for url in begin.dictionary.to_pylist()], pa.string())
-    return hosts.take(begin.indices).take(files.indices)
-
-
-def _by_file(attempts: Table, function: Callable[[str | None], str | None]) -> pa.Array:
-    files = attempts["file"].combine_chunks().dictionary_encode()
-    return pa.array([function(file) for file in files.dictionary.to_pylist()], pa.string()).take(files.indices)
+    found = pa.array([function(url) for url in begin.dictionary.to_pylist()], pa.string())
+    return found.take(begin.indices).take(files.indices)
 
 
 def with_endpoints(attempts: Table) -> Table:
@@ -166,14 +167,14 @@ def with_endpoints(attempts: Table) -> Table:
     hosts = hosts_of_urls(attempts)
     if "endpoint" not in attempts.column_names:
         return attempts.append_column("endpoint", hosts)
-    known = pc.coalesce(attempts["endpoint"], pa.chunked_array([hosts]))
+    known = pc.coalesce(attempts["endpoint"].cast(pa.string()), pa.chunked_array([hosts]))
     return attempts.set_column(attempts.schema.get_field_index("endpoint"), "endpoint", known)
 
 
 @table
 def endpoints(run: Run, chunks: Table) -> Table:
     tables = [chunks] if run.preprocessing is None else [chunks, run.preprocessing]
-    every = pa.concat_tables([_openings(each, run.asked) for each in tables])
+    every = joined(_openings(each, run.asked) for each in tables)
     refuse_if(not len(every), "no file was opened")
     steps = [
         *((name, "sum") for name in ALL_SUMMED),
@@ -207,8 +208,8 @@ def _openings(attempts: Table, asked: Table | None) -> Table:
         {
             **columns,
             "redirector": pc.if_else(pc.equal(whole["endpoint"], hosts), pa.scalar(None, pa.string()), hosts),
-            "service": _by_file(whole, service),
-            "origin": _by_file(whole, origin),
+            "service": _by_url(whole, service),
+            "origin": _by_url(whole, origin),
             "site": with_sites(whole.select(["dataset", "file"]), asked)["site"],
         }
     )

@@ -23,12 +23,14 @@ from roastcoffea.metrics.statistics import (
     having,
     integers,
     measured_values,
+    of_texts,
     one_of,
+    rows_of,
     union_length,
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import workers as task_records
-from roastcoffea.records.arrow import row_codes
+from roastcoffea.records.arrow import plain, row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
 
@@ -88,8 +90,21 @@ Steps = Mapping[str, tuple[str, str]]
 
 
 def aggregated(table: Table, keys: Sequence[str], steps: Steps, options: Any = NULL_IF_ANY, **how: Any) -> Table:
-    found = table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()])
+    names = {name for name, _ in steps.values()}.difference(keys)
+    values = plain(table.select([*names]))
+    table = pa.table({name: (table if name in keys else values)[name] for name in [*keys, *names]}).unify_dictionaries()
+    found = plain(table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()]))
     return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
+
+
+def joined(tables: Iterable[Table], **how: Any) -> Table:
+    """Concatenate tables, whether or not their texts are dictionaries."""
+    tables = [*tables]
+    names = {field.name for table in tables for field in table.schema if pa.types.is_dictionary(field.type)}
+    for place, table in enumerate(tables):
+        encoded = {name: table[name].dictionary_encode() for name in names.intersection(table.column_names)}
+        tables[place] = pa.table({name: encoded.get(name, table[name]) for name in table.column_names})
+    return pa.concat_tables(tables, **how).unify_dictionaries()
 
 
 def with_outcome(table: Table, outcomes: tuple[str, ...]) -> Table:
@@ -97,7 +112,9 @@ def with_outcome(table: Table, outcomes: tuple[str, ...]) -> Table:
 
 
 def rows_with(table: Table, column: str, values: Iterable[str | None]) -> Table:
-    return rows_where(table, pc.is_in(table[column], value_set=pa.array([*values], pa.string())))
+    values = [*values]
+    wanted = of_texts(table[column], pc.is_in, pa.array(values, pa.string()))
+    return rows_where(table, pc.fill_null(wanted, None in values))
 
 
 def rows_where(table: Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> Table:
@@ -238,14 +255,15 @@ def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
     the run ID identifies the key. Comparing the keys verifies this assumption and is much faster than looking them up.
     """
     of_records, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (records, tasks))
-    known, first, number = np.unique(of_records, return_index=True, return_inverse=True)
-    keys = records["key"]
-    if len(records) and not keys.null_count and having(keys, keys.take(pa.array(first[number]))).all():
-        place = np.minimum(np.searchsorted(known, of_tasks), len(known) - 1)
-        found = (of_tasks >= 0) & (known[place] == of_tasks)
-        found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(first[place[found]])))
+    first, keys = rows_of(of_records, of_records), records["key"]
+    again = np.flatnonzero(first != np.arange(len(first)))
+    alike = having(keys.take(pa.array(again)), keys.take(pa.array(first[again])))
+    if len(records) and not keys.null_count and alike.all():
+        place = rows_of(of_tasks, of_records)
+        found = (of_tasks >= 0) & (place >= 0)
+        found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(place[found])))
         return of_records, np.where(found, of_tasks, -1)
-    both = pa.concat_tables([table.select(["key", "run_id"]) for table in (records, tasks)])
+    both = joined([table.select(["key", "run_id"]) for table in (records, tasks)])
     whole = both["key"].is_valid().to_numpy() & both["run_id"].is_valid().to_numpy()
     of_records, of_tasks = np.split(np.where(whole, row_codes(both), -1), [len(records)])
     return of_records, np.where(np.isin(of_tasks, of_records), of_tasks, -1)

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.errors import MeasurementError, reported
-from roastcoffea.metrics.branches import codes
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import (
     FAILED,
     aggregated,
+    joined,
     lost_calls,
     of_finished_calls,
     recorded,
@@ -26,10 +26,10 @@ from roastcoffea.metrics.facts import (
     with_outcome,
 )
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
-from roastcoffea.metrics.statistics import having, moments
+from roastcoffea.metrics.statistics import having, moments, one_of
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.workflow import disagreements
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import plain, row_codes, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run
@@ -130,9 +130,9 @@ def missing_work(run: Run, counted_chunks: Table) -> Table:
     opened = wanted.select(PLACE)
     if run.preprocessing is not None:
         good = _outside_failed_calls(run, with_outcome(run.preprocessing, (OK,)))
-        opened = pa.concat_tables([opened, good.select(PLACE)])
+        opened = joined([opened, good.select(PLACE)])
     names = [column.name for column in ASKED_COLUMNS]
-    return pa.concat_tables([lacking.select(names), _without(files, opened, [*PLACE]).select(names)])
+    return joined([lacking.select(names), _without(files, opened, [*PLACE]).select(names)])
 
 
 @fact
@@ -156,7 +156,7 @@ def failed_files(run: Run, failed_work: Table, missing_work: Table | None = None
 def _in_output(run: Run, counted_chunks: Table) -> Table:
     """Chunks in the output of finished Runner calls and in the partial output of failed calls."""
     names = ["call", *PLACE, *RANGE]
-    return pa.concat_tables([of_finished_calls(run, counted_chunks).select(names), partial_output(run).select(names)])
+    return joined([of_finished_calls(run, counted_chunks).select(names), partial_output(run).select(names)])
 
 
 def partial_output(run: Run) -> Table:
@@ -168,7 +168,7 @@ def partial_output(run: Run) -> Table:
             parts.append(
                 chunks.take(pa.array([number for number in call.kept if 0 <= number < len(chunks)], pa.int64()))
             )
-    return pa.concat_tables(parts)
+    return joined(parts)
 
 
 def _without(wanted: Table, done: Table, keys: list[str]) -> Table:
@@ -176,10 +176,10 @@ def _without(wanted: Table, done: Table, keys: list[str]) -> Table:
 
     Two nulls compare equal, unlike in an Arrow join, because the tree is null for Parquet files.
     """
-    number = codes(pa.concat_tables([wanted.select(keys), done.select(keys)]), keys)
-    lacking = np.flatnonzero(~np.isin(number[: len(wanted)], number[len(wanted) :]))
+    number = row_codes(joined([wanted.select(keys), done.select(keys)]))
+    lacking = np.flatnonzero(~one_of(pa.chunked_array([number[: len(wanted)]]), pa.array(number[len(wanted) :])))
     first = lacking[np.unique(number[lacking], return_index=True)[1]]
-    return wanted.take(pa.array(first)).sort_by([(key, "ascending") for key in keys])
+    return plain(wanted.take(pa.array(first))).sort_by([(key, "ascending") for key in keys])
 
 
 def _with_processor(run: Run, table: Table) -> Table:

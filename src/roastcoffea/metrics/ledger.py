@@ -100,7 +100,7 @@ def attempts_of_calls(run: Run, chunks: Table, counted: Table) -> tuple[Attempts
     numbers = [call.chunks if call.outcome == FINISHED else None for call in calls]
     if not calls or None in numbers:
         return Attempts(len(chunks), None), ["the number of chunk attempts that started is unknown"]
-    of_functions = pc.sum(pc.starts_with(pc.fill_null(ended["call"], ""), OF_TASKS), min_count=0).as_py()
+    of_functions = known_sum(pc.starts_with(ended["call"].cast(pa.string()), OF_TASKS))
     return compared(sum(number or 0 for number in numbers), len(ended) - of_functions, "chunks")
 
 

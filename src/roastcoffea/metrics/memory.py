@@ -15,7 +15,7 @@ from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import aggregated, complete_sum, rows_where, rows_with, some, with_outcome
-from roastcoffea.metrics.statistics import Flags, Numbers, amounts, moments
+from roastcoffea.metrics.statistics import Flags, Numbers, amounts, moments, named_codes, places
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.metrics.trends import Fits, fitted
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
@@ -177,13 +177,16 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
     """Memory growth of each worker."""
     import pandas as pd
 
-    rows = chunks.select(["worker", "stop", "memory_after", "dataset"]).to_pandas()
-    rows = rows.dropna(subset=["worker", "stop", "memory_after"]).sort_values("stop").fillna({"dataset": ""})
+    # texts as numbers: of workers in the order of their names
+    names = sorted(chunks["worker"].drop_null().unique().to_pylist())
+    of_chunks, datasets = named_codes(chunks["dataset"])
+    rows = _of_known(chunks, names, "stop", "memory_after").assign(dataset=of_chunks)
+    rows = rows[rows["worker"] >= 0].dropna(subset=["stop", "memory_after"]).sort_values("stop")
     refuse_if(rows.empty, "chunk memory was not measured")
     rows["held"] = np.nan
     if samples:
-        known = samples.select(["worker", "time", "nbytes", "spilled"]).to_pandas()
-        known = known.dropna(subset=["worker", "time", "nbytes"]).sort_values("time")
+        known = _of_known(samples, names, "time", "nbytes", "spilled")
+        known = known[known["worker"] >= 0].dropna(subset=["time", "nbytes"]).sort_values("time")
         before = pd.merge_asof(rows, known, left_on="stop", right_on="time", by="worker")
         rows["held"] = (before["nbytes"] - before["spilled"].fillna(0)).to_numpy()
     workers = rows.groupby("worker")
@@ -202,12 +205,13 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
     each, held = growth.slope[:, 0] / size, results.slope[:, 0] / size
     half = growth.quantile(0.05) * growth.error[:, 0] / size
     grows = blocks.index.isin(all_along.union(at_end)) & (each > 0)
-    limit = lifetimes.select(["worker", "memory_limit"]).to_pandas().groupby("worker")["memory_limit"].last()
+    limit = _of_known(lifetimes, names, "memory_limit").groupby("worker")["memory_limit"].last()
     limit = limit.reindex(blocks.index)
     last = workers.tail(3).groupby("worker")[USED].mean().reindex(blocks.index)
     left = ((limit - last).clip(lower=0) / each).where(grows & (limit > 0))
-    dataset = workers["dataset"].last().reindex(blocks.index)
-    dataset = dataset.mask(blocks.index.isin(all_along), _cause(rows, all_along))
+    of_last = workers["dataset"].last().reindex(blocks.index)
+    of_last = of_last.mask(blocks.index.isin(all_along), _cause(rows, all_along))
+    dataset = of_last.map(dict(enumerate(datasets.to_pylist())))
     found = pd.DataFrame(
         {
             "memory_limit": limit,
@@ -219,13 +223,22 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
             "growth_high": each + half,
             "results_growth": held.where(blocks["held"][BLOCKS - 1].notna()),
             "grows": pd.Series(np.where(held >= each / 2, IN_RESULTS, IN_PROCESS), blocks.index).where(grows),
-            "dataset": dataset.where(grows & (dataset != "")),
+            "dataset": dataset.where(grows),
             "chunks_left": left,
             "seconds_left": left * (blocks["stop"][BLOCKS - 1] - blocks["stop"][0]) / ((BLOCKS - 1) * size),
         },
         index=blocks.index,
     )
-    return Table.from_pandas(found.reset_index(), arrow_schema(GROWTH_COLUMNS), preserve_index=False)
+    found = found.set_index(pd.Index([names[code] for code in found.index], name="worker", dtype=object)).reset_index()
+    return Table.from_pandas(found, arrow_schema(GROWTH_COLUMNS), preserve_index=False)
+
+
+def _of_known(table: Table, workers: list[str], *columns: str) -> DataFrame:
+    """Columns of numbers, with the index of each row's worker; -1 if it is not among these."""
+    import pandas as pd
+
+    amounts_of = {name: moments(table, name) for name in columns}
+    return pd.DataFrame({"worker": places(table["worker"], workers), **amounts_of})
 
 
 def _blocks(rows: DataFrame, *more: str) -> DataFrame:
@@ -268,8 +281,8 @@ def _grow(means: Numbers, chance: float) -> Flags:
     return np.asarray((mean > least) & (whole > 0) & (half > 0))
 
 
-def _cause(rows: DataFrame, growing: Index) -> str:
-    """Dataset whose chunks leave most of what grows on these workers; empty if none stands out."""
+def _cause(rows: DataFrame, growing: Index) -> int:
+    """Dataset whose chunks leave most of what grows on these workers; -1 if none stands out."""
     names = rows["dataset"].unique()[:8]
     scores, shares = np.zeros(len(names)), np.zeros(len(names))
     looked = growing[:4] if len(names) > 1 else growing[:0]
@@ -284,7 +297,7 @@ def _cause(rows: DataFrame, growing: Index) -> str:
         part = np.ptp(parts, axis=1) / np.ptp(every)
         shares += more.slope[0] * part / _slopes(used[None], every).slope[0, 0] / len(looked)
     best = int(np.argmax(scores))
-    return str(names[best]) if scores[best] > 4 and shares[best] > 0.7 else ""
+    return int(names[best]) if scores[best] > 4 and shares[best] > 0.7 else -1
 
 
 # Datasets

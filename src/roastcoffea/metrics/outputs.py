@@ -15,7 +15,7 @@ from pyarrow import Table
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import WRITING, Sourced, metric, refuse_if, table
 from roastcoffea.metrics.endpoints import with_endpoints
-from roastcoffea.metrics.facts import aggregated, among, known_sum, rows_where
+from roastcoffea.metrics.facts import aggregated, among, joined, known_sum, rows_where
 from roastcoffea.metrics.ledger import (
     Attempts,
     Certificate,
@@ -134,7 +134,7 @@ def _rows(chunks: Table, counted: Flags) -> Table:
     others = integers(chunks["bytes_written_unmetered"])
     classes = {phases.OTHER_WRITES: others.clip(min=0)}
     of_rest = classified(NAMES, chunks.select(["dataset"]), others, counted, classes)
-    return with_endpoints(pa.concat_tables([of_files, of_rest], promote_options="default"))
+    return with_endpoints(joined([of_files, of_rest], promote_options="default"))
 
 
 @table

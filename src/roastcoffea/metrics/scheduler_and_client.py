@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -83,7 +83,8 @@ def scheduler_time(run: Run, scheduler_usage: Usage) -> Mapping[str, float | Non
 @fact
 def in_flight(run: Run, tasks: Table, scheduler_usage: Usage) -> Spans:
     """Periods between the first and last scheduler sample in which any of the run's tasks were in flight."""
-    ours = tasks.filter(tasks["key"].is_valid()).select(["assigned", "seen"]).drop_null()
+    known = (tasks[name].is_valid() for name in ("key", "assigned", "seen"))
+    ours = rows_where(tasks.select(["assigned", "seen"]), reduce(pc.and_, known))
     starts, stops = (np.clip(column.to_numpy(), *scheduler_usage.time[[0, -1]]) for column in ours.columns)
     spans = union(starts, stops, gap=run.sampling_interval or 0.0)
     refuse_if(not union_length(*spans), NO_TASK)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,24 +42,60 @@ def integers(column: pa.ChunkedArray, unknown: int = 0) -> Integers:
 
 def having(column: pa.ChunkedArray, value: str | pa.ChunkedArray) -> Flags:
     """Whether each value equals `value`, which may be a constant or another column."""
-    return np.asarray(pc.fill_null(pc.equal(column, value), False).to_numpy(), np.bool_)
+    found = pc.equal(column, value) if isinstance(value, pa.ChunkedArray) else of_texts(column, pc.equal, value)
+    return np.asarray(pc.fill_null(found, False).to_numpy(), np.bool_)
 
 
 def one_of(column: pa.ChunkedArray, values: pa.Array) -> Flags:
-    return np.asarray(pc.is_in(column, value_set=values).to_numpy(), np.bool_)
+    return np.asarray(pc.fill_null(of_texts(column, pc.is_in, values), False).to_numpy(), np.bool_)
 
 
-def codes(column: pa.ChunkedArray) -> Integers:
+def of_texts(column: pa.ChunkedArray, function: Callable[..., Any], *arguments: Any) -> pa.ChunkedArray:
+    """Value of a function for each value. Of texts in a dictionary, it is computed once; null remains null."""
+    if not pa.types.is_dictionary(column.type):
+        return function(column, *arguments)
+    known = column.combine_chunks()
+    return pa.chunked_array([function(known.dictionary, *arguments).take(known.indices)])
+
+
+def codes(column: pa.ChunkedArray | pa.Array) -> Integers:
     """Integer codes for the values, in order of first appearance. Null also has a code."""
-    encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
-    return np.asarray(encoded.indices.to_numpy(), np.int64)
+    return named_codes(column)[0]
+
+
+def named_codes(column: pa.ChunkedArray | pa.Array) -> tuple[Integers, pa.Array]:
+    """Integer codes for the values, in order of first appearance, and the values. Null also has a code."""
+    encoded = pc.dictionary_encode(column, null_encoding="encode")
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    if not pa.types.is_dictionary(column.type):
+        return np.asarray(encoded.indices.to_numpy(), np.int64), encoded.dictionary
+    # a stored dictionary is in any order, has no null, and may hold values that do not appear
+    known = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+    first = rows_of(known, known)
+    starts = np.flatnonzero(first == np.arange(len(first)))
+    return rows_of(known, known[starts]), encoded.dictionary.take(pa.array(known[starts], mask=known[starts] < 0))
 
 
 def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers:
     """Index of each value in `known`, or -1 if the value is null or not in `known`."""
     values = known if isinstance(known, pa.Array) else pa.array(known, pa.string())
-    found = pc.fill_null(pc.index_in(column, value_set=values, skip_nulls=True), -1)
+    found = pc.fill_null(of_texts(column, partial(pc.index_in, value_set=values, skip_nulls=True)), -1)
     return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def rows_of(values: Integers, known: Integers) -> Integers:
+    """Index of each value's first occurrence in `known`, or -1 if there is none."""
+    if not len(known):
+        return np.full(len(values), -1)
+    low, span = int(known.min()), int(known.max()) - int(known.min()) + 1
+    if span > 8 * len(known):
+        order = np.argsort(known, kind="stable")
+        place = order[np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)]
+        return np.where(known[place] == values, place, -1)
+    # consecutive numbers such as run IDs need no search
+    first = np.full(span + 1, -1)
+    first[known[::-1] - low] = np.arange(len(known))[::-1]
+    return np.asarray(first[np.where((values >= low) & (values < low + span), values - low, span)])
 
 
 def measured_values(column: pa.ChunkedArray) -> Numbers:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.metrics import facts, phases
-from roastcoffea.metrics.facts import aggregated, among, rows_where, rows_with
+from roastcoffea.metrics.facts import aggregated, among, joined, rows_where, rows_with
 from roastcoffea.metrics.ledger import Attempts, attempts_of_calls
 from roastcoffea.metrics.slots import Moments, Presence
 from roastcoffea.metrics.statistics import (
@@ -133,7 +133,7 @@ def busy_chunks(records: Records) -> Busy:
         wall, erred = amounts(openings, "wall_seconds"), having(openings["outcome"], ERROR)
         classes = {phases.PREPROCESSING: np.where(erred, 0.0, wall), phases.FAILED: np.where(erred, wall, 0.0)}
         parts.append(_attempts(openings, PREPROCESSING, classes, records.by))
-    table = pa.concat_tables(parts, promote_options="default")
+    table = joined(parts, promote_options="default")
     worker = places(table["worker"], records.workers)
     known, able = worker >= 0, _could_begin(table, worker, records)
     # attempts without a worker come from column tracing on the client
@@ -351,12 +351,12 @@ A first chunk or task is slow if it exceeds the usual time both by this delay an
 """
 
 
-def _usual(values: Numbers, code: Integers, of: Integers, fewest: int = 1) -> Numbers:
-    """Median value for each code, or NaN for codes with too few values."""
+def _usual(values: Numbers, code: Integers, number: int, fewest: int = 1) -> Numbers:
+    """Median value for each code below `number`, or NaN for codes with too few values."""
     import pandas as pd
 
-    groups = pd.Series(values).groupby(code)
-    return np.asarray(groups.median().where(groups.size() >= fewest).reindex(of), np.float64)
+    medians = pd.Series(values).groupby(code).median().reindex(np.arange(number))
+    return np.asarray(medians.where(np.bincount(code, minlength=number) >= fewest), np.float64)
 
 
 def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
@@ -375,22 +375,31 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     first, later = _first_of_threads(chunks, used)
     if not len(first) or not len(later):
         return found
-    dataset, file = (row_codes(pa.table({"run": of_run, "of": chunks[name]})) for name in ("dataset", "file"))
+    dataset, file = (
+        codes(pa.array(row_codes(pa.table({"run": of_run, "of": chunks[name]})))) for name in ("dataset", "file")
+    )
     worker = codes(chunks["worker"])
-    later_ones = np.bincount(worker[later], minlength=worker.max() + 1)[worker]
+    datasets, files, workers = (int(each.max()) + 1 for each in (dataset, file, worker))
+    later_ones = np.bincount(worker[later], minlength=workers)[worker]
+    # later chunks of the files that have first ones
+    alike = np.flatnonzero((np.bincount(file[first], minlength=files) > 0)[file[later]])
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
         rate = (seconds / size)[later]
-        usual, every = (_usual(rate, dataset[later], dataset[rows], FEWEST) for rows in (first, later))
+        medians = _usual(rate, dataset[later], datasets, FEWEST)
+        usual, every = medians[dataset[first]], medians[dataset[later]]
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
-        slowness = np.nan_to_num(_usual(ratio, worker[later], worker), nan=1.0)
+        slowness = np.nan_to_num(_usual(ratio, worker[later], workers), nan=1.0)[worker]
         # a few chunks are enough to detect that a worker is slow, but not that it is fast
         slowness[later_ones < FEWEST] = np.maximum(slowness, 1.0)[later_ones < FEWEST]
-        own = np.where(usual > 0, usual * slowness[first], _usual(rate, worker[later], worker[first]))
+        own = usual * slowness[first]
+        if not (usual > 0).all():
+            own = np.where(usual > 0, own, _usual(rate, worker[later], workers)[worker[first]])
         # the same file takes longer on a slow worker
-        expected = np.fmax(own, _usual(rate / np.maximum(slowness[later], 1.0), file[later], file[first]))
+        of_files = _usual((rate / np.maximum(slowness[later], 1.0))[alike], file[later[alike]], files)
+        expected = np.fmax(own, of_files[file[first]])
         expected = np.fmax(expected, np.where(np.isnan(own), usual, 0.0)) * size[first]
-        spread = _usual(np.abs(rate - every), dataset[later], dataset[first], FEWEST) * size[first]
+        spread = _usual(np.abs(rate - every), dataset[later], datasets, FEWEST)[dataset[first]] * size[first]
         late = seconds[first] - expected
         return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
@@ -402,7 +411,7 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
             if seconds[first].max() <= SHORTEST:
                 continue
             excess = beyond(seconds, np.ones(len(chunks)))
-            if name != phases.OPEN:
+            if name != phases.OPEN and excess.any():
                 # time that may scale with events must exceed the usual time both per event and per chunk
                 excess = np.minimum(excess, beyond(seconds, np.maximum(amounts(chunks, "events"), 1.0)))
             late[first] += np.where(certain, excess, np.minimum(excess, _in_common(excess, of_run[first])))
@@ -447,8 +456,9 @@ def first_tasks(attempts: Moments, records: Records) -> Presence:
     delay = attempts.arrived - attempts.assigned
     later = (attempts.assigned > begun[attempts.worker]) & np.isfinite(delay)
     of_run, delay = records.together[attempts.worker[later]], delay[later]
-    usual = _usual(delay, of_run, records.together, FEWEST)
-    spread = _usual(np.abs(delay - _usual(delay, of_run, of_run)), of_run, records.together, FEWEST)
+    runs = int(records.together.max(initial=0)) + 1
+    every = _usual(delay, of_run, runs)[of_run]
+    usual, spread = (_usual(each, of_run, runs, FEWEST)[records.together] for each in (delay, np.abs(delay - every)))
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
         fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(5.0 * spread, SHORTEST)))

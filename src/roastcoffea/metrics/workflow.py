@@ -11,7 +11,6 @@ from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import Table
 
@@ -26,7 +25,7 @@ from roastcoffea.metrics.catalogue import (
     metric,
     refuse_if,
 )
-from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, some
+from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, joined, known_sum, some
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall
@@ -165,7 +164,7 @@ def disagreements(run: Run) -> Iterator[str]:
     if reported is None or chunks is None:
         return
     # comparable only if every chunk has a record
-    ends = pa.concat_tables([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
+    ends = joined([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
     ended = Counter(ends["call"].to_pylist())
     with suppress(NotMeasuredError):
         own = EVENTS_OF.of_chunks(run, facts.of_finished_calls(run, chunks)).value
@@ -356,9 +355,11 @@ def peak_memory_bytes(
 def avg_memory_per_worker_bytes(samples: Table) -> float:
     """Mean resident memory of a worker process, averaged first over time and then over workers."""
     known = some(samples.select(["worker", "time", "memory"]).drop_null(), "no worker memory was sampled")
-    series = known.group_by("worker").aggregate([("time", "list"), ("memory", "list")]).to_pylist()
-    means = [statistics.time_weighted_mean(*map(np.array, (row["time_list"], row["memory_list"]))) for row in series]
-    return float(np.mean(means))
+    worker, time = statistics.codes(known["worker"]), statistics.moments(known, "time")
+    order = np.lexsort((time, worker))
+    size = statistics.amounts(known, "memory")[order]
+    parts = np.split(np.arange(len(order)), np.flatnonzero(np.diff(worker[order])) + 1)
+    return float(np.mean([statistics.time_weighted_mean(time[order[part]], size[part]) for part in parts]))
 
 
 @metric(

@@ -30,7 +30,7 @@ from roastcoffea.log.completeness import (
 from roastcoffea.log.journal import RECORDS, JournalWriter, remove_journal
 from roastcoffea.log.journals import Journal, JournalError, claimed, hold, journal_in, journal_of
 from roastcoffea.log.received import with_files
-from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
+from roastcoffea.records.arrow import arrow_schema, packed_parts, smaller, unpacked_part
 from roastcoffea.records.run import (
     ASKED_COLUMNS,
     LOST,
@@ -221,7 +221,7 @@ class RunRecords:
                     tables[name] = table
             if name not in tables:
                 absent[name] = self.problems[-1]
-        return tables, absent
+        return {name: table and smaller(table) for name, table in tables.items()}, absent
 
     def reasons_against_chunks(self, backend: Recorder, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Return reasons for not using the chunk records, and report missing records as problems."""

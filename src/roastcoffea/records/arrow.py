@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import Table
 
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,45 @@ ARROW_TYPES: Final = {
     "number": pa.float64(),
     "values": pa.string(),
 }
+
+
+MANY: Final = 100_000
+"""Minimum number of rows of a table that is made smaller."""
+
+
+def smaller(table: Table) -> Table:
+    """Make a large table smaller: texts other than task keys repeat, so each is stored once."""
+    return combined(table) if len(table) >= MANY else table
+
+
+def combined(table: Table, order: pa.Array | None = None) -> Table:
+    """Combine the parts of each column and, if an order is given, reorder the rows.
+
+    Allocating memory takes most of the time. Therefore, columns are combined one by one to reuse memory, and empty
+    columns are shared.
+    """
+    nothing, columns = cache(partial(pa.nulls, len(table))), Row()
+    for name in table.column_names:
+        column = table[name]
+        if column.null_count == len(column):
+            columns[name] = nothing(column.type)
+            continue
+        if len(table) >= MANY and column.type == pa.string() and name != "key":
+            column = column.dictionary_encode()
+        # joining a single part would copy it
+        together = column.chunk(0) if column.num_chunks == 1 else column.unify_dictionaries().combine_chunks()
+        columns[name] = together if order is None else together.take(order)
+    return pa.table(columns)
+
+
+def plain(table: Table) -> Table:
+    """Replace dictionaries of texts with the texts."""
+    return table.cast(plain_schema(table.schema))
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    types = [each.value_type if pa.types.is_dictionary(each) else each for each in schema.types]
+    return pa.schema(map(pa.Field.with_type, schema, types), metadata=schema.metadata)
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
@@ -69,7 +109,7 @@ def frame_of(table: Table, columns: Sequence[Column]) -> pd.DataFrame:
     """Convert a table to a DataFrame, with each column's meaning and unit in `attrs["columns"]`."""
     import pandas as pd
 
-    frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    frame: pd.DataFrame = plain(table).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     for column in columns:
         if column.kind == "values":
             frame[column.name] = [None if text is None else json.loads(text) for text in table[column.name].to_pylist()]
@@ -88,10 +128,12 @@ def row_codes(rows: Table) -> npt.NDArray[np.int64]:
     """Assign an integer code to each row of a table. Equal rows share a code; nulls compare equal."""
     codes, different = np.zeros(len(rows), np.int64), 1
     for column in rows.columns:
-        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        if different * len(found.dictionary) > LARGEST_CODE:
+        found = column.combine_chunks().dictionary_encode()
+        # nulls get a code of their own
+        number = len(found.dictionary) + 1
+        if different * number > LARGEST_CODE:
             values, codes = np.unique(codes, return_inverse=True)
             different = len(values)
-        codes = codes * len(found.dictionary) + found.indices.to_numpy()
-        different *= len(found.dictionary)
+        codes = codes * number + found.indices.fill_null(number - 1).to_numpy()
+        different *= number
     return codes

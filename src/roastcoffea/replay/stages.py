@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import counted_chunks, identities, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import counted_chunks, identities, joined, recorded, rows_where, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, clipped, codes, integral, moments
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, clipped, codes, integral, moments, rows_of
 from roastcoffea.metrics.thread_activity import MOMENTS
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run, RunnerCall
@@ -96,7 +96,7 @@ class FirstTasks:
 
 def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numbers) -> FirstTasks:
     """Compare early tasks with later tasks of similar size in the same group. Tasks must be in start order."""
-    _, leaders = np.unique(codes(tasks["worker"]), return_index=True)
+    leaders, _ = _leaders(tasks)
     early, events, alike = early_tasks(tasks), np.maximum(events, 1.0), []
     rows, later = np.flatnonzero(early), np.flatnonzero(~early)[:20_000]
     kinds, kind = np.unique(np.column_stack([group, events])[rows], axis=0, return_inverse=True)
@@ -117,13 +117,19 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
 
 def early_tasks(tasks: pa.Table) -> Flags:
     """Flag tasks that started before their process had finished any task. Tasks must be in start order."""
-    _, leaders, worker = np.unique(codes(tasks["worker"]), return_index=True, return_inverse=True)
+    leaders, worker = _leaders(tasks)
     return np.asarray(moments(tasks, "start") < moments(tasks, "stop")[leaders][worker], np.bool_)
+
+
+def _leaders(tasks: pa.Table) -> tuple[Integers, Integers]:
+    """First task of each worker, and index of each task's worker."""
+    worker = codes(tasks["worker"])
+    return rows_of(np.arange(worker.max(initial=-1) + 1), worker), worker
 
 
 def late_start(tasks: pa.Table, latency: float) -> float:
     """Compute the delay that unpickling and imports add to first tasks, beyond `latency`."""
-    _, leaders = np.unique(codes(tasks["worker"]), return_index=True)
+    leaders, _ = _leaders(tasks)
     late = (moments(tasks, "start") - moments(tasks, "assigned"))[leaders]
     return max(float(np.nanmean(late)) - latency, 0.0) if np.isfinite(late).any() else 0.0
 
@@ -172,7 +178,7 @@ def _runnable(tasks: pa.Table) -> Numbers:
 
 
 def _lasted(*tasks: pa.Table) -> float:
-    every = pa.concat_tables(tasks)
+    every = joined(tasks)
     ends = np.fmax(moments(every, "seen"), moments(every, "stop"))
     return float(ends.max() - np.nanmin(_runnable(every)))
 
@@ -236,7 +242,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
         began = moments(records.failed, "start")
         failed = rows_where(records.failed, (began >= call.start) & (began <= call.stop))
         chunks = _with_failed(chunks, moments(tasks, "start"), failed)
-        every = pa.concat_tables([tasks, failed.select(OF_TASKS)]).sort_by("start")
+        every = joined([tasks, failed.select(OF_TASKS)]).sort_by("start")
         costs = costs._replace(cold_wait=late_start(every, costs.latency))
     return Stage(
         kind=PROCESSOR,
@@ -272,10 +278,7 @@ def _with_failed(chunks: Chunks, starts: Numbers, failed: pa.Table) -> Chunks:
 def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
     """Find the row of each task's chunk (-1 if the task has no chunk)."""
     of_chunks, of_tasks = identities(tasks, chunks)
-    order = np.argsort(of_chunks, kind="stable")
-    in_order = of_chunks[order]
-    place = np.minimum(np.searchsorted(in_order, of_tasks), len(order) - 1)
-    return np.where((of_tasks >= 0) & (in_order[place] == of_tasks), order[place], -1)
+    return np.where(of_tasks >= 0, rows_of(of_tasks, of_chunks), -1)
 
 
 Value = TypeVar("Value")

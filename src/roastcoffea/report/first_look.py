@@ -245,7 +245,7 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
         yield ", ".join(dict.fromkeys(call.processor for call in run.calls))
     datasets = list(metrics.get("per_dataset") or {})
     if datasets:
-        files = pc.count_distinct(run.chunks["file"]).as_py() if run.chunks is not None else 0
+        files = len(run.chunks["file"].drop_null().unique()) if run.chunks is not None else 0
         more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
         yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
     yield from _workers(run, int(metrics.get("peak_workers") or 0))
@@ -265,7 +265,7 @@ def _workers(run: Run, at_once: int) -> Iterator[str]:
     hosts = {host.name for host in run.environment.hosts}
     every, threads = at_once, []
     if run.lifetimes is not None:
-        every = max(pc.count_distinct(run.lifetimes["worker"]).as_py(), at_once)
+        every = max(len(run.lifetimes["worker"].drop_null().unique()), at_once)
         threads = run.lifetimes["threads"].drop_null().unique().to_pylist()
     of_each = f" x {counted(threads[0], 'thread')}" if len(threads) == 1 else ""
     where = f" on {hosts.pop() if len(hosts) == 1 else counted(len(hosts), 'host')}" if hosts else ""

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from roastcoffea.records.arrow import plain_schema
 from roastcoffea.storage.reading import check_memory, opened, reading
 
 TAIL: Final = 8
@@ -216,8 +217,9 @@ def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
         groups = [stored.metadata.row_group(number).num_rows for number in range(stored.num_row_groups)]
         if min(groups, default=0) < 0 or sum(groups) != known:
             raise ValueError(f"it has {known} rows, in groups of {groups[:10]}")
-        if is_ours := found.equals(schema, check_metadata=True):
-            ours = schema
+        # texts of large tables are stored as dictionaries
+        if is_ours := plain_schema(found).equals(schema, check_metadata=True):
+            ours = found
         else:  # written by another program or another version of this program
             fields = {field.name: field for field in schema}
             ours = pa.schema([fields.get(field.name, field) for field in found])

@@ -451,7 +451,8 @@ def _table(table: pa.Table, convert: Convert) -> pa.Table:
         kind = field.name if field.name in VALUES else _kind(field.name)
         column = table.column(place).combine_chunks()
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        table = table.set_column(place, field, _column(column, kind, convert))
+        column = _column(column, kind, convert)
+        table = table.set_column(place, field.with_type(column.type), column)
     return table
 
 
@@ -462,14 +463,14 @@ def _column(column: pa.Array, kind: str, convert: Convert) -> pa.Array:
         lengths = column.value_lengths().fill_null(0)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy())]), pa.int32())
         return pa.ListArray.from_arrays(offsets, values, column.type, mask=column.is_null())
-    if not (types.is_string(column.type) or types.is_large_string(column.type)):
+    if not (types.is_string(column.type) or types.is_large_string(column.type) or types.is_dictionary(column.type)):
         return column
     known = column.dictionary_encode()
     texts = [
         json.dumps(_converted(json.loads(text), "", convert)) if kind in VALUES else convert(kind, text)
         for text in known.dictionary.to_pylist()
     ]
-    return pa.array(texts, column.type).take(known.indices)
+    return pa.array(texts, known.type.value_type).take(known.indices)
 
 
 def _fingerprint(asked: pa.Table | None, call: RunnerCall) -> str | None:

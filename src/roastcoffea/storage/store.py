@@ -10,8 +10,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
+from roastcoffea.records.arrow import MANY, smaller
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import (
     FORMAT,
@@ -192,14 +195,22 @@ def _load(folder: Path) -> Run:
         raise MissingMeasurementError(f"{folder} is not a measurement: it has no {RUN_FILE}; pass a measurement folder")
     document = read_document(file)
     room = Room()
-    tables = {name: read_table(folder, name, table["rows"], room) for name, table in document.tables.items()}
+    tables = {}
+    for name, stored in document.tables.items():
+        table = read_table(folder, name, stored["rows"], room)
+        # older tables are made smaller once they have been upgraded
+        tables[name] = smaller(table) if document.schema == SCHEMA else table
     with reading(file):
         for name, table in tables.items():
             check_columns(table, document.tables[name]["columns"], str(table_file(folder, name)))
         body, tables = upgraded(document.body, tables, document.schema)
         if document.schema < SCHEMA:  # the current schema's fields have already been checked
             check_body(body)
-        return run_of(body, tables)
+        tables = {name: smaller(table) for name, table in tables.items()}
+        run = run_of(body, tables)
+    if sum(map(len, tables.values())) >= MANY:
+        pa.default_memory_pool().release_unused()  # Arrow would keep the memory that decoding took
+    return run
 
 
 def _stored(path: Path) -> StoredRun | None:

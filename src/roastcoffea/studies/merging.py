@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import MeasurementError, MissingMeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import facts
-from roastcoffea.metrics.facts import on_host
+from roastcoffea.metrics.facts import joined, on_host
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run
 from roastcoffea.storage.document import RECORDS, RUN_FILE, TABLES
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement, paths_in
@@ -286,7 +286,7 @@ def _mapped(column: pa.ChunkedArray, change: Callable[[str], str | None]) -> pa.
 def _table(recorded: Sequence[pa.Table | None]) -> pa.Table | None:
     tables = [table for table in recorded if table is not None]
     filled = list(filter(len, tables)) or tables[:1]
-    return pa.concat_tables(filled, promote_options="default").combine_chunks() if filled else None
+    return joined(filled, promote_options="default").combine_chunks() if filled else None
 
 
 def _sum(amounts: Iterable[Mapping[Any, Any] | None]) -> dict[Any, Any] | None:

@@ -16,7 +16,7 @@ from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, natural, recorded, some, with_outcome
+from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, joined, natural, recorded, some, with_outcome
 from roastcoffea.metrics.phases import phases_of
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, axes, measured_values, one_of, places, spread
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
@@ -227,7 +227,7 @@ def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
     if run.preprocessing is not None:
         openings = on_clients_clock(run, run.preprocessing, "start", "stop")
         found.append(_timed(openings, openings["bytes_requested"]))
-    return pa.concat_tables(found)
+    return joined(found)
 
 
 @plot_input

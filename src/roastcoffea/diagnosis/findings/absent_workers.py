@@ -101,7 +101,7 @@ def stuck_workers(evidence: Evidence) -> list[tuple[Culprit, str, bool]]:
         return found
     tasks = run.tasks.select(["worker", "kind", "outcome", "assigned", "start", "stop"]).to_pandas()
     done = tasks[tasks["outcome"] == records.OK].dropna()
-    last, own = done.groupby("worker")["stop"].max(), done[done["kind"] == records.PROCESSOR]
+    last, own = done.groupby("worker", observed=True)["stop"].max(), done[done["kind"] == records.PROCESSOR]
     own = own if len(own) else done
     stops, assigned = np.sort(own["stop"]), np.sort(own["assigned"])
     long = (own["stop"] - own["start"]).quantile(0.95)
@@ -111,7 +111,7 @@ def stuck_workers(evidence: Evidence) -> list[tuple[Culprit, str, bool]]:
     heard = (
         {}
         if run.samples is None
-        else run.samples.select(["worker", "last_seen"]).to_pandas().groupby("worker").max()["last_seen"]
+        else run.samples.select(["worker", "last_seen"]).to_pandas().groupby("worker", observed=True).max()["last_seen"]
     )
     # samples may end before the run does
     offset = run.scheduler_clock_offset or 0.0

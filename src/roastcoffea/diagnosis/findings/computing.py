@@ -31,6 +31,7 @@ from roastcoffea.diagnosis.savings import (
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.profile import COLUMNAR, Call, Place
 from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.records.arrow import plain
 from roastcoffea.records.run import Run
 from roastcoffea.replay.changes import Scenario
 from roastcoffea.units import FRACTION, SECOND, counted, number, rough
@@ -547,7 +548,7 @@ def _once(evidence: Evidence) -> Place | None:
     """
     if evidence.counted is None or evidence.profile is None:
         return None
-    chunks = evidence.counted.select(["id", "worker", "start", "process_seconds"]).to_pandas()
+    chunks = plain(evidence.counted.select(["id", "worker", "start", "process_seconds"])).to_pandas()
     leaders = chunks.sort_values("start", kind="stable").drop_duplicates("worker")
     excess = leaders["process_seconds"].fillna(0.0) - chunks["process_seconds"].fillna(0.0).median()
     started = leaders["worker"].map({one.worker: one.seconds for one in evidence.started}).fillna(np.inf)

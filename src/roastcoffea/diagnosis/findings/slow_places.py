@@ -21,6 +21,7 @@ from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints, with_sites
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.records.arrow import plain
 from roastcoffea.records.run import Run
 from roastcoffea.units import SECOND, counted, number
 
@@ -400,6 +401,7 @@ def avoided(run: Run, chunks: pa.Table, endpoints: pa.Table, slowness: Slowness 
             servers[name] = f"{number(errors)} of {number(attempts)} attempts failed"
     for name in (LOCAL, UNKNOWN):
         servers.pop(name, None)
-    places = with_sites(with_endpoints(chunks), run.asked).select(["endpoint", "site"]).to_pandas()
+    places = with_sites(with_endpoints(chunks), run.asked).select(["endpoint", "site"])
+    places = plain(places).to_pandas()
     share = places["endpoint"].isin(servers).groupby(places["site"]).mean()
     return Avoided(servers, sorted(share.index[share > 0.5]))

@@ -29,6 +29,7 @@ from roastcoffea.metrics.facts import clock_offsets
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.records import workers as task_records
+from roastcoffea.records.arrow import plain
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports import Format
@@ -198,7 +199,7 @@ class Trace:
 
 
 def _known(names: Sequence[str], *tables: pa.Table | None) -> pd.DataFrame:
-    frames = [table.select(names).drop_null().to_pandas() for table in tables if table is not None]
+    frames = [plain(table.select(names).drop_null()).to_pandas() for table in tables if table is not None]
     return pd.concat(frames) if frames else pd.DataFrame({name: [] for name in names})
 
 
@@ -275,7 +276,7 @@ def _by_worker(table: pa.Table | None) -> dict[str, pa.Table]:
     """Rows by worker. The key for unknown workers is the empty string."""
     if table is None:
         return {}
-    places = pc.fill_null(table["worker"], "").to_pandas()
+    places = pc.fill_null(plain(table.select(["worker"]))["worker"], "").to_pandas()
     return {worker: table.take(rows) for worker, rows in places.groupby(places).indices.items()}
 
 

@@ -16,6 +16,7 @@ from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import known_names
 from roastcoffea.metrics.phases import COMPUTING, FAMILY_OF, IDLING, TROUBLE, Family
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.records.arrow import plain
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.tables import known
 from roastcoffea.units import SECOND, SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
@@ -158,7 +159,7 @@ def chunk_points(context: Context) -> Chart:
     inputs = context.inputs
     chunks = inputs.value("chunk_attempts")
     names = ["id", "events", "wall_seconds", "dataset", "file", "entry_start", "entry_stop", "worker", "outcome"]
-    frame = chunks.select(names).to_pandas().dropna(subset=["events", "wall_seconds"])
+    frame = plain(chunks.select(names)).to_pandas().dropna(subset=["events", "wall_seconds"])
     frame = frame[frame["outcome"] == OK].fillna(dict.fromkeys(("dataset", "file", "worker"), ""))
     refuse_if(frame.empty, "no chunk has both events and a duration")
     late = _pairs(known(inputs, "stragglers"), "id", "expected_seconds")
@@ -268,7 +269,7 @@ def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
     samples = known(context.inputs, "worker_samples")
     if samples is None:
         return {}
-    frame = samples.select(["worker", "time", "cpu_percent", "memory", "memory_limit"]).to_pandas()
+    frame = plain(samples.select(["worker", "time", "cpu_percent", "memory", "memory_limit"])).to_pandas()
     frame = frame.dropna(subset=["worker", "time"])
     if frame.empty:
         return {}
