@@ -33,8 +33,8 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 38_200,
-    "studies": 39_600,
-    "diagnosis": 31_900,
+    "studies": 39_800,
+    "diagnosis": 32_000,
     "instrument": 27_000,
     "report": 24_600,
     "backends": 24_600,
