@@ -44,7 +44,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "monitor": 11_400,
     "storage": 11_200,
     "replay": 9_100,
-    TOP: 7_200,
+    TOP: 7_300,
     "cli": 7_300,
     "compat": 4_300,
     "records": 3_180,

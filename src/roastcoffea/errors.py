@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 from roastcoffea.interrupts import raise_if_interrupted
@@ -23,8 +24,10 @@ class RoastcoffeaError(Exception):
 class MeasurementError(RoastcoffeaError):
     """Raised when a measurement cannot be read or written.
 
-    The message suggests a fix.
+    The message suggests a fix. `saved` is the folder of a measurement that was saved, but not as a whole.
     """
+
+    saved: Path | None = None
 
 
 class MissingMeasurementError(MeasurementError, FileNotFoundError):

@@ -162,7 +162,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
 
 
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
-    from roastcoffea.errors import RoastcoffeaError, reported
+    from roastcoffea.errors import MeasurementError, RoastcoffeaError, reported
     from roastcoffea.log.journal import remove_journal
     from roastcoffea.log.journals import CLAIM, DAMAGED, claimed
     from roastcoffea.recording.importers import recovered
@@ -178,7 +178,13 @@ def _recover(journal: Journal, output: Path, keep: bool) -> bool:
             shell.say(f"{what}: another process is writing or recovering it, or has removed it{left}")
             return True
         measurement = recovered(journal)
-        path = measurement.save(output)
+        try:
+            path = measurement.save(output)
+        except MeasurementError as error:
+            if error.saved is None:
+                raise
+            path = error.saved  # with all records: recovering again would save the run twice
+            shell.say(str(error))
         shell.say(f"{measurement.outcome}: {path}")
         if not keep:
             remove_journal(journal.folder)

@@ -124,7 +124,9 @@ def save_run(
                     raise MeasurementError(f"{folder / first} exists; {OR_OVERWRITE}")
     except OSError as error:
         what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
-        raise MeasurementError(f"{what}: {error}") from error
+        failed = MeasurementError(f"{what}: {error}")
+        failed.saved = target
+        raise failed from error
     return target
 
 
