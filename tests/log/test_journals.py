@@ -268,7 +268,7 @@ def test_one_claims_a_journal_at_a_time(place: Sequence[str], folder: Path) -> N
     claim = """
 import sys
 from pathlib import Path
-from roastcoffea.log.journal import claimed
+from roastcoffea.log.journals import claimed
 with claimed(Path(sys.argv[1])) as ours:
     print(ours, flush=True)
     sys.stdin.readline()

@@ -428,6 +428,7 @@ def test_preprocessing_on_dask_belongs_to_the_run(sample: Any, tmp_path: Path, c
 
 @pytest.mark.slow
 @needs_own_cluster
+@pytest.mark.filterwarnings("ignore:Port 8787")  # coffea's own cluster always asks for it
 def test_a_cluster_that_coffea_makes_is_measured(sample: Any, tmp_path: Path) -> None:
     executor = DaskExecutor(status=False)
     plain = runner(executor, savemetrics=True)(sample, processor_instance=analyses.Jets())[0]

@@ -187,7 +187,8 @@ def _entries_in(file: Path) -> Iterator[Entry]:
     size = file.stat().st_size
     if size > LARGEST_FILE:
         raise ValueError(f"it is {size} bytes long, longer than any journal file")
-    for batch in _stream_of(file.read_bytes()):
+    source = pa.BufferReader(file.read_bytes())
+    for batch in _stream_of(source):
         batch.validate(full=True)
         if not len(batch):  # writers write none, but a damaged length may read as 0
             raise ValueError("it has a message without entries")
@@ -195,11 +196,13 @@ def _entries_in(file: Path) -> Iterator[Entry]:
             if checksum(at, kind, data) != check:
                 raise ValueError("an entry does not match its checksum")
             yield Entry(at, kind, data)
+    if source.tell() < size:
+        raise ValueError(f"{size - source.tell()} bytes follow its end")
 
 
-def _stream_of(data: bytes) -> Any:
+def _stream_of(source: pa.BufferReader) -> Any:
     """Open an in-memory stream without trusting the sizes stated in it."""
-    stream = pa.ipc.open_stream(pa.py_buffer(data))
+    stream = pa.ipc.open_stream(source)
     if not stream.schema.equals(COLUMNS):
         raise ValueError(f"it has the columns {', '.join(stream.schema.names)}")
     return stream
@@ -207,7 +210,7 @@ def _stream_of(data: bytes) -> Any:
 
 def _header_in(file: Path) -> dict[str, Any]:
     with file.open("rb") as opened:
-        stream = _stream_of(opened.read(LONGEST_HEADER))
+        stream = _stream_of(pa.BufferReader(opened.read(LONGEST_HEADER)))
     header = json.loads((stream.schema.metadata or {})[HEADER_KEY])
     for name, kind in KNOWN.items():
         if not isinstance(header[name], kind) or isinstance(header[name], bool):
