@@ -15,6 +15,8 @@ from analyses import runner_for
 from coffea.nanoevents import BaseSchema
 from distributed import Client, LocalCluster
 from handmade import MIB, handmade_run, run_with
+from limited_runs import edited
+from made_runs import made_run, plan
 from planted_work import Hungry
 
 from roastcoffea import MetricsCollector
@@ -66,6 +68,19 @@ def test_a_run_without_trouble_says_so() -> None:
     run = handmade_run()
     evidence = evidence_of(Measurement(dataclasses.replace(run, pauses=run.pauses and run.pauses.slice(0, 0))))
     assert (evidence.killed, evidence.paused, evidence.spilled) == ([], [], [])
+
+
+def test_datasets_of_small_files_do_not_need_the_memory_of_full_chunks() -> None:
+    plans = [plan(1.0, events=5000, dataset="large")] * 8 + [plan(1.0, events=40, dataset="small")] * 2
+    run = edited(
+        made_run(plans, 1),
+        chunks=lambda row: {"memory_before": 200 * MIB, "memory_peak": 400 * MIB, "overlaps": 0},
+        lifetimes=lambda row: {"memory_limit": 2000 * MIB},
+    )
+    fit = evidence_of(Measurement(run)).fit
+    assert fit is not None
+    # 200 MiB for 5000 events: five times as many fit below 60 % of the limit
+    assert 5000 < fit.events == pytest.approx(5000 * 5, rel=0.05)
 
 
 # Planted on a real cluster

@@ -33,7 +33,7 @@ from roastcoffea.sheets.sheet import Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.observations import signed
 from roastcoffea.studies.plan import chunks_of
 from roastcoffea.studies.what_if import Paged
-from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, Unit, counted, duration, suffixed
+from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, Unit, counted, duration, rough, suffixed
 
 CONFIDENCE: Final = 0.99
 """Confidence level of the intervals; of equal versions, 1 % seem to differ."""
@@ -106,10 +106,10 @@ class Duet(Paged):
         if one is None:
             return f"No verdict on CPU: {self.missing['cpu']}."
         if one.is_clear:
-            size = [FRACTION.text(abs(share)) for share in (one.change, *sorted((one.low, one.high), key=abs))]
+            size = [rough(abs(share), FRACTION) for share in (one.change, *sorted((one.low, one.high), key=abs))]
             more = "more" if one.change > 0 else "less"
             return f"B uses {size[0]} {more} CPU than A (99 % interval: {size[1]} to {size[2]})."
-        least = FRACTION.text(one.detectable) if isfinite(one.detectable) else "any size"
+        least = rough(one.detectable, FRACTION) if isfinite(one.detectable) else "any size"
         return f"No difference in CPU found; a difference of {least} or more would have been found with 90 % power."
 
     def sheets(self) -> list[Sheet]:

@@ -120,6 +120,19 @@ def test_growth_that_reaches_no_limit_is_no_finding() -> None:
     assert found(edited(PLANT, lifetimes=lambda row: {"memory_limit": 64_000 * MB})) == []
 
 
+def test_chunks_before_the_growth_count_for_how_long_a_run_may_become() -> None:
+    """16 of 60 chunks leak, 300 more reach the limit: ten times as many chunks as the worker ran, not as grew."""
+    run = made_run([plan(1.0, dataset="flat" if place < 44 else "leak") for place in range(60)], 1)
+    memory = iter(500 * MB + 12 * MB * np.maximum(np.arange(60) - 43, 0) + SCATTER[AT.repeat(2)[:60]] / 10)
+    run = edited(
+        run,
+        chunks=lambda row: {"memory_after": int(next(memory))},
+        lifetimes=lambda row: {"memory_limit": 4300 * MB},
+    )
+    (one,) = found(run)
+    assert one.culprits[1:] == (Culprit("dataset", "leak"),)
+
+
 def test_without_a_limit_nothing_is_said_of_it() -> None:
     (one,) = found(edited(PLANT, lifetimes=lambda row: {"memory_limit": None}))
     assert one.what.endswith("w1 (11.8 MB per chunk, 10.9 MB to 12.8 MB).")
