@@ -201,7 +201,12 @@ CELL = """\
 draw("{}")
 ```
 """
-REMARKS = {"per_task_overhead": "Dask recorded no overhead in this run, so the numbers are made up."}
+NO_GPU = "This run has no GPU, so the plot is not drawn.\n"
+REMARKS = {
+    "per_task_overhead": "Dask recorded no overhead in this run, so the numbers are made up.",
+    "gpu_utilization_timeline": NO_GPU,
+    "gpu_memory_timeline": NO_GPU,
+}
 """Remarks on plots for which the page's run has no data."""
 
 
@@ -231,9 +236,8 @@ def colour_table() -> str:
 def plot_text(entry: Plot) -> str:
     """Markdown for one plot."""
     meaning, remark = (inspect.getdoc(entry.draw) or "").strip(), REMARKS.get(entry.name)
-    return "\n\n".join(
-        filter(None, [f"### `{entry.function_name}`", meaning, remark, CELL.format(entry.function_name)])
-    )
+    cell = "" if remark == NO_GPU else CELL.format(entry.function_name)
+    return "\n\n".join(filter(None, [f"### `{entry.function_name}`", meaning, remark, cell]))
 
 
 WRITTEN = {"columns.md": column_page, "glossary.md": glossary_page, "plots.md": plot_page}

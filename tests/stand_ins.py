@@ -90,6 +90,8 @@ class Worker:
             "host_disk_io": {"read_bps": 8.0 * number, "write_bps": 0.0},
             NAME: number / 16,
         }
+        if number % 3 == 0:
+            self.metrics |= {"gpu_utilization": number % 101, "gpu_memory_used": 1_000_000 * number}
 
 
 @dataclass(slots=True)
@@ -241,6 +243,7 @@ def entries() -> list[Entry]:
         *((kinds.STRING, text.encode()) for text in TEXTS),
         (kinds.ARRIVAL, packed(kinds.ARRIVAL.fields, worker=0, name=1, host=2, time=T, threads=4)),
         (kinds.PAUSE, packed(kinds.PAUSE.fields, worker=0, time=T + 1, paused=1)),
+        (kinds.GPU, packed(kinds.GPU.fields, worker=0, time=T)),
         (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T, last_seen=T)),
         (kinds.SAMPLING, sampling(0)),
         (kinds.USAGE, struct.pack(kinds.USAGE.packing, 1.5, 0.25, 2.5, 40)),
@@ -448,6 +451,8 @@ def sample_of(worker: Worker) -> Row:
         "network_write": metrics["host_net_io"]["write_bps"],
         "disk_read": metrics["host_disk_io"]["read_bps"],
         "disk_write": metrics["host_disk_io"]["write_bps"],
+        "gpu_percent": metrics.get("gpu_utilization"),
+        "gpu_memory": metrics.get("gpu_memory_used"),
     }
 
 

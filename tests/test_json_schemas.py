@@ -38,6 +38,7 @@ from roastcoffea.records.run import Environment, Run
 from roastcoffea.storage.store import save_run
 from roastcoffea.studies.duet import result_of
 from roastcoffea.studies.plan import Forecast, PlannedCluster
+from roastcoffea.studies.rereading import Endpoint, Rate, Rereading
 from roastcoffea.studies.stratified import Estimate
 
 ROOT = Path(__file__).parent.parent
@@ -218,7 +219,18 @@ def dueled_answers(_: pytest.MonkeyPatch) -> Iterator[str]:
         yield printed.getvalue()
 
 
-MADE = {"plan": planned_answers, "watch": watched_answers, "duet": dueled_answers}
+def reread_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    rates = [Rate(streams, 1e6 * streams, 5_000_000, 5.0) for streams in (1, 2)]
+    for endpoint in (
+        Endpoint("eos:1094", 1e6, 0.7, rates, []),
+        Endpoint("xcache:1094", 1e6, None, [], ["OSError: it is closed"]),
+    ):
+        found = Rereading([endpoint])
+        monkeypatch.setattr("roastcoffea.studies.rereading.reread", lambda *_, found=found, **__: found)
+        yield answer("storage", "schema14", "--yes", status=0)
+
+
+MADE = {"plan": planned_answers, "watch": watched_answers, "duet": dueled_answers, "storage": reread_answers}
 
 
 class Answers(NamedTuple):

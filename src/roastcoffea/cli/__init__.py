@@ -17,7 +17,7 @@ from roastcoffea.errors import RoastcoffeaError, unknown
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Measure": ("demo", "run", "plan", "watch", "facility", "recover"),
     "Look": ("list", "show", "report", "plot", "inspect", "metrics"),
-    "Study": ("compare", "duet", "history", "scaling", "what-if"),
+    "Study": ("compare", "duet", "history", "scaling", "storage", "what-if"),
     "Share": ("export", "share", "merge"),
 }
 """Commands in the order of the help text. The function for `what-if` is called `what_if_command`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +17,6 @@ import click
 
 from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.redaction import redacted
 
 if TYPE_CHECKING:
     from roastcoffea.log.journals import Journal
@@ -402,18 +400,7 @@ def watch_command(*, address: str, interval: float, seconds: float | None, as_js
     numbers are Dask's own counts, so nothing is installed on the scheduler. With --output, a small scheduler plugin
     records every task, and a table is printed at the end.
     """
-    from distributed import Client
-    from distributed.comm import get_address_host_port
-
-    from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT
-
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # logs a traceback if the scheduler stops
-    try:
-        get_address_host_port(address)  # a Client would keep retrying an unknown scheme
-        client = Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        reason = f"no scheduler answers at {address} ({redacted(str(error))}); use tcp://HOST:PORT"
-        raise RoastcoffeaError(reason) from None
+    client = shell.client_at(address)
     with client:
         ended = (
             _look(client, interval, seconds, as_json)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import traceback
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -426,6 +427,45 @@ def what_if_command(*, runs: tuple[str, ...], **options: Any) -> None:
 
     settings = {name: options.pop(name) for name in ("workers", "threads", "same_host", "chunksize", "storage")}
     shell.present(partial(what_if, *shell.paths_of(runs), **settings), "what-if.html", **options)
+
+
+@shell.command("storage ttbar-001 --scheduler tcp://scheduler:8786", shell.LATEST, cls=SeveralNumbers)
+@shell.run
+@click.option("--scheduler", help="Read on the workers of this Dask cluster; by default, in processes on this machine.")
+@numbers("--streams", 10_000, "Numbers of simultaneous streams.  [default: 1,2,4,8]")
+@shell.bounded("--seconds", click.FloatRange(0, min_open=True), 5.0, "Time limit for each number of streams.")
+@shell.bounded("--gigabytes", click.FloatRange(0, min_open=True), 2.0, "Maximum amount to read from each server.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before reading.")
+@shell.as_json
+def storage_command(
+    *,
+    run: str | None,
+    scheduler: str | None,
+    streams: tuple[int, ...],
+    seconds: float,
+    gigabytes: float,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Read data of a run again to see what storage can deliver.
+
+    Reads the baskets of randomly drawn chunks, without decompressing them, with 1, 2, 4 and 8 streams at a time, and
+    prints the rates and the share of them that the run reached, for each server.
+
+    The JSON contains "endpoints", each with "run", "share", "rates" (in bytes per second) and "errors".
+    """
+    from roastcoffea.studies.rereading import STREAMS, reread
+
+    measurement, _ = shell.measurement(run)
+    agree = (lambda _: None) if yes else lambda text: click.confirm(text, abort=True, err=True)
+    with shell.client_at(scheduler) if scheduler else nullcontext() as client:
+        found = reread(
+            measurement, client, streams=streams or STREAMS, seconds=seconds, most_bytes=1e9 * gigabytes, agree=agree
+        )
+    if as_json:
+        shell.print_json(found.as_dict())
+    else:
+        found.print(sys.stdout)
 
 
 @shell.command("inspect fileset.json -o clean.json")

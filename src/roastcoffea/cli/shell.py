@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from roastcoffea.errors import MeasurementError, MissingMeasurementError
+from roastcoffea.errors import MeasurementError, MissingMeasurementError, RoastcoffeaError
 from roastcoffea.storage.folders import OR_OVERWRITE, OVERWRITE
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from roastcoffea.measurement import Measurement
 
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
@@ -140,6 +143,23 @@ def measurement(word: str | None) -> tuple[Measurement, Path]:
     found = paths_of([word] if word else [])
     path = found[0] if len(found) == 1 else Path(word or "")
     return measurement_at(path, found), path
+
+
+def client_at(address: str) -> Client:
+    """Connect to a scheduler."""
+    from distributed import Client
+    from distributed.comm import get_address_host_port
+
+    from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT
+    from roastcoffea.redaction import redacted
+
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # logs a traceback if the scheduler stops
+    try:
+        get_address_host_port(address)  # a Client would keep retrying an unknown scheme
+        return Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        reason = f"no scheduler answers at {address} ({redacted(str(error))}); use tcp://HOST:PORT"
+        raise RoastcoffeaError(reason) from None
 
 
 # Output

@@ -205,6 +205,11 @@ USAGE: Final = _declared((*of("d", "loop_cpu", "loop_queue", "process_cpu"), *of
 MERGED: Final = _declared((*of("I", "level", "inputs"), *of("q", "input_bytes")))
 """A merge's level in the tree, and the number and total size of its inputs. This entry follows the merge task."""
 
+GPU: Final = _declared(
+    (*of(TEXT, "worker"), *of("d", "time", "gpu_percent"), *of("q", "gpu_memory")), table="GPU samples"
+)
+"""Load of a worker's GPU, as measured by Dask through pynvml. This entry precedes the worker's `SAMPLE` entry."""
+
 MOST_LEVELS: Final = 64
 
 LEFT: Final = 0xFFFFFFFF
@@ -339,6 +344,9 @@ class Samples:
         if measured is None or measured == self.sampled.get(address):
             return
         self.sampled[address] = measured
+        if "gpu_utilization" in state.metrics:
+            load = get("gpu_utilization"), get("gpu_memory_used", NO_SIZE)
+            self._log.write(GPU, struct.pack(GPU.packing, self._log.number(address), measured, *load))
         network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
         spilled = get("spilled_bytes") or {}
         # unpacking tuples in the call would be 20 % slower

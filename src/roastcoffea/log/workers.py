@@ -23,6 +23,7 @@ from roastcoffea.log.kinds import (
     CLOSING,
     COUNTED,
     DEPARTURE,
+    GPU,
     HEADER,
     HEADER_SIZE,
     JOB,
@@ -50,6 +51,8 @@ EXECUTING, CPU, SEEN = map([name for name, _ in SAMPLE.fields].index, ("executin
 OF_READING: Final = ("of_job", "again", "cpu_before", "sampled_cpu")
 """Fields in a lifetime that are not columns of the table."""
 
+NO_GPU: Final = {"gpu_percent": math.nan, "gpu_memory": NO_SIZE}
+
 Counts = dict[tuple[Hashable, ...], float]
 Row = dict[str, Any]
 
@@ -75,6 +78,7 @@ class WorkerLog:
             # address
             KILLED: lambda row, _: self._learn(row, killed_memory=row["memory"]),
             CLOSING: lambda row, _: self._learn(row, closing=row["time"]),
+            GPU: self._take_gpu,
             JOB: lambda row, rest: self._learn(row, of_job=(_checked_job(json.loads(rest)), row["time"])),
         }
         self.readers = {kind: Layout(kind.fields, texts).reader(take) for kind, take in takes.items()}
@@ -83,6 +87,7 @@ class WorkerLog:
         self._clocks = clocks
         self._of_samples = Layout(SAMPLE.fields, texts)
         self._samples = bytearray()
+        self._gpu: dict[tuple[str, float], Row] = {}
         self._executing: dict[str | None, int] = {}
         self._lifetimes: list[Row] = []
         self._present: dict[str, Row] = {}
@@ -120,6 +125,9 @@ class WorkerLog:
         self._before, self._present = self._present, {}
         self._executing.clear()
         self.gaps.append((since, time))
+
+    def _take_gpu(self, row: Row, _: bytes) -> None:
+        self._gpu[row.pop("worker"), row.pop("time")] = row
 
     def _take_departure(self, row: Row, _: bytes) -> None:
         self._present.pop(row["worker"])["stop"] = row["time"]
@@ -249,11 +257,16 @@ class WorkerLog:
         limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
         limit_of = pa.array([limits.get(text) for text in self._texts.known], pa.int64())
         columns: dict[str, pa.Array] = {name: _measured(rows[name]) for name, _ in SAMPLE.fields}
+        workers = self._texts.column(rows["worker"])
         columns |= {
-            "worker": self._texts.column(rows["worker"]),
+            "worker": workers,
             "memory_limit": limit_of.take(pa.array(rows["worker"])),
             "noted": pc.add(columns["last_seen"], pc.subtract(columns["noted"], offset)),
         }
+        taken = zip(workers.to_pylist(), rows["time"].tolist(), strict=True) if self._gpu else ()
+        loads = [self._gpu.get(each, NO_GPU) for each in taken]
+        for name, unknown in NO_GPU.items():
+            columns[name] = _measured(np.array([load[name] for load in loads] or np.full(len(rows), unknown)))
         return table_of_columns(SAMPLE_COLUMNS, columns)
 
 

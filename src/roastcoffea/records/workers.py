@@ -79,6 +79,8 @@ SAMPLE_COLUMNS: Final = (
     Column("network_write", "number", "B/s", "rate of the host's outbound network traffic"),
     Column("disk_read", "number", "B/s", "read rate of the host's disks"),
     Column("disk_write", "number", "B/s", "write rate of the host's disks"),
+    Column("gpu_percent", "number", "%", "utilisation of the worker's first GPU, by Dask with pynvml"),
+    bytes_column("gpu_memory", "memory in use on this GPU, by all processes"),
 )
 """The worker's latest report, and the scheduler's view of the worker when the sample was taken."""
 

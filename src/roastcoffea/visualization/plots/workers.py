@@ -311,6 +311,24 @@ def plot_cpu_utilization_per_worker_timeline(
     legend(ax, max_legend_entries)
 
 
+@plot("GPU utilisation by worker")
+def plot_gpu_utilization_timeline(
+    ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
+) -> None:
+    """Plot the utilisation of each worker's GPU."""
+    draw.worker_lines(ax, series_of(worker_samples, "gpu_percent", worker_names), whole_run, "GPU utilisation (%)")
+    legend(ax)
+
+
+@plot("GPU memory by worker")
+def plot_gpu_memory_timeline(
+    ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
+) -> None:
+    """Plot the memory in use on each worker's GPU."""
+    draw.worker_lines(ax, series_of(worker_samples, "gpu_memory", worker_names), whole_run, "GPU memory (GB)", 1e-9)
+    legend(ax)
+
+
 @plot("Occupancy by worker")
 def plot_occupancy_timeline(
     ax: Axes,
