@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -265,7 +266,8 @@ def reread(
 def _processes(stack: ExitStack, number: int) -> Client:
     from distributed import Client, LocalCluster
 
-    cluster = LocalCluster(n_workers=number, threads_per_worker=1, dashboard_address=":0")
+    options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.ERROR}
+    cluster = LocalCluster(n_workers=number, **options)
     return Client(stack.enter_context(cluster), set_as_default=False)
 
 
