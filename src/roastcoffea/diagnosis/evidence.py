@@ -30,7 +30,8 @@ from roastcoffea.metrics.profile import Call, Profile, process_cpu
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.records.arrow import plain
+from roastcoffea.records.arrow import plain, rows_in
+from roastcoffea.records.columns import grouped
 from roastcoffea.records.run import Run
 from roastcoffea.units import FRACTION, rough
 
@@ -106,7 +107,7 @@ class Evidence:
 
     @cached_property
     def lives(self) -> list[dict[str, Any]]:
-        return [] if self.run.lifetimes is None else self.run.lifetimes.to_pylist()
+        return rows_in(self.run.lifetimes)
 
     @cached_property
     def present(self) -> list[dict[str, Any]]:
@@ -149,10 +150,7 @@ class Evidence:
 
     @cached_property
     def threads(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for life in self.present:
-            found.setdefault(life["host"], []).append(life["threads"])
-        return found
+        return {host: [life["threads"] for life in lives] for host, lives in grouped(self.present, "host").items()}
 
     @cached_property
     def cores(self) -> int | None:
@@ -351,7 +349,7 @@ class Evidence:
         """
         sums: dict[tuple[str, str], float] = {}
         lines: dict[tuple[str, str], tuple[float, int]] = {}
-        for row in [] if self.hot is None else self.hot.to_pylist():
+        for row in rows_in(self.hot):
             if not (own and row["leaf"] is not None):
                 key, seconds = (row["function"], row["file"]), row[f"{state}_seconds"] or 0.0
                 sums[key] = sums.get(key, 0.0) + seconds

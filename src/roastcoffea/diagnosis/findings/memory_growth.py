@@ -6,6 +6,7 @@ from roastcoffea.diagnosis.evidence import NAMED, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
 from roastcoffea.diagnosis.findings.lost_work import MEMORY
 from roastcoffea.metrics.memory import IN_RESULTS
+from roastcoffea.records.arrow import rows_in
 from roastcoffea.records.columns import Row
 from roastcoffea.units import BYTE, SECOND, counted
 
@@ -51,7 +52,7 @@ def memory_grows(evidence: Evidence) -> Finding | None:
 
     **Fine if** each Runner call ends before the limit is reached: restart the workers between calls.
     """
-    rows = [] if evidence.growth is None else evidence.growth.to_pylist()
+    rows = rows_in(evidence.growth)
     chunks = [] if evidence.run.chunks is None else pc.value_counts(evidence.run.chunks["worker"]).to_pylist()
     ran = {each["values"]: each["counts"] for each in chunks}
     found = sorted((one for one in rows if one["grows"] and _room(one) < 10 * ran[one["worker"]]), key=_room)

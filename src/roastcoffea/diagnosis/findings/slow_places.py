@@ -21,7 +21,7 @@ from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints, with_sites
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.records.arrow import plain
+from roastcoffea.records.arrow import plain, rows_in
 from roastcoffea.records.run import Run
 from roastcoffea.units import SECOND, counted, number
 
@@ -238,7 +238,7 @@ def slow_endpoint(evidence: Evidence) -> Finding | None:
             for name, factor in measured.items()
         ]
         found.sort(key=lambda one: -one.seconds)
-        rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
+        rows = rows_in(evidence.endpoints)
         behind = {row["endpoint"]: f" behind {row['redirector']}" for row in rows if row["redirector"]}
         what = " ".join(
             f"Server {one.name}{behind.get(one.name, '')} is slow: requests take {one.factor:.3g} times as "
