@@ -28,7 +28,6 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import NO_NAMES, Names, elapsed_seconds, is_loopback
 from roastcoffea.metrics.profile import Call, Profile, process_cpu
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.arrow import plain, rows_in
 from roastcoffea.records.columns import grouped
@@ -56,6 +55,14 @@ WORDS: Final = {one.name: one.word for one in phases.TIME_CLASSES if one.word is
 """Maps each time class to the cause to which findings attribute it."""
 
 
+EVIDENCE: Final = (
+    *("run", "time_ledger", "savings", "place_names"),
+    *("counted_chunks", "stragglers", "slow_places", "fine_metrics_per_worker", "memory_evidence", "incompleteness"),
+    *("failure_evidence", "hot_functions", "profile", "endpoints", "outputs", "byte_ledger", "memory_growth"),
+    *("slowdown", "arrivals"),
+)
+
+
 class Layout(NamedTuple):
     """Recommended numbers of threads and processes; see `Evidence.layout`."""
 
@@ -67,26 +74,25 @@ class Layout(NamedTuple):
     """Whether to replace threads with single-threaded processes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Evidence:
-    """Evidence from a run. Optional fields are None or empty if their data were not recorded."""
+    """Evidence from a run: values of EVIDENCE in this order, or None if their data were not recorded."""
 
     run: Run
     ledger: TimeLedger
     savings: Savings
+    names: Names = NO_NAMES
     counted: pa.Table | None = None
     stragglers: pa.Table | None = None
-    slow: Sequence[Slow] = ()
+    slow: Sequence[Slow] | None = None
     fine: Mapping[str, Mapping[str, float]] | None = None
     memory: MemoryEvidence | None = None
     incompleteness: Incompleteness | None = None
     failures: FailureEvidence | None = None
-    started: Sequence[StartUp] = ()
     hot: pa.Table | None = None
     profile: Profile | None = None
     endpoints: pa.Table | None = None
     outputs: pa.Table | None = None
-    names: Names = NO_NAMES
     bytes: ByteLedger | None = None
     growth: pa.Table | None = None
     slowdown: Slowdown | None = None

@@ -723,6 +723,11 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
 
 
 @fact
+def slow_places(slowness: Slowness) -> Sequence[Slow]:
+    return slowness.slow
+
+
+@fact
 def slow_workers(slowness: Slowness) -> list[str]:
     return [one.name for one in slowness.slow if one.kind == WORKER]
 

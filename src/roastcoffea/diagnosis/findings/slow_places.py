@@ -113,10 +113,10 @@ def _of_kind(evidence: Evidence, kind: str) -> list[Slow]:
     seen = evidence.slowdown
     # what is slow from some time on, and files that were read since, have a finding of their own
     if seen is None:
-        return [one for one in evidence.slow if one.kind == kind]
+        return [one for one in evidence.slow or () if one.kind == kind]
     return [
         one
-        for one in evidence.slow
+        for one in evidence.slow or ()
         if kind == one.kind
         and (kind != seen.kind or one.name != seen.name)
         and (kind != FILE or one.factor > seen.interval[1])
