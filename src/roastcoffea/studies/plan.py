@@ -39,7 +39,7 @@ from roastcoffea.report.tables import known
 from roastcoffea.sheets.sheet import Cell, Heading, Sheet, columns
 from roastcoffea.studies.prediction import replay
 from roastcoffea.studies.stratified import DrawnChunks, Estimate, Population, Sampled, drawn, grown, largest
-from roastcoffea.studies.what_if import Paged, check_counts, cluster_text
+from roastcoffea.studies.what_if import Paged, check_counts
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, counted, number, suffixed
 
 REPEATED: Final = 0.05
@@ -131,7 +131,7 @@ class Forecast(Paged):
     def _clusters(self) -> Sheet:
         rows = [
             (
-                cluster_text(one),
+                number(one.workers) if one.threads == 1 else f"{number(one.workers)} x {number(one.threads)}",
                 *_texts(one.seconds, _time),
                 _time(one.core_seconds.value, "core-"),
                 one.busy,

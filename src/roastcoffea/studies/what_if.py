@@ -10,7 +10,7 @@ from math import inf
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
@@ -22,9 +22,6 @@ from roastcoffea.storage.folders import write_page
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.prediction import Check, Prediction, Predictor
 from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number
-
-if TYPE_CHECKING:
-    from roastcoffea.studies.plan import PlannedCluster
 
 
 class Paged(Presented):
@@ -79,7 +76,7 @@ class WhatIf(Paged):
         clusters: dict[str, list[str]] = {doubt: [] for doubt in self.doubts}
         for one in self.predictions:
             for doubt in one.doubts:
-                clusters.setdefault(doubt, []).append(cluster_text(one))
+                clusters.setdefault(doubt, []).append(_cluster(one))
         caveats = [
             f"{doubt} ({', '.join(dict.fromkeys(some))} workers)." if some else f"{doubt}."
             for doubt, some in clusters.items()
@@ -87,7 +84,7 @@ class WhatIf(Paged):
         return [*sheets, self._check_sheet(), *([Sheet(title="Caveats", items=caveats)] if caveats else [])]
 
     def _heading(self) -> Heading:
-        first, workers = self.runs[0], cluster_text(self.runs[0])
+        first, workers = self.runs[0], _cluster(self.runs[0])
         cores = "an unknown number of cores" if first.cores is None else counted(first.cores, "core")
         chunks = "unknown size" if first.chunksize is None else f"{number(first.chunksize)} events"
         made = f"recorded: {SECOND.text(first.seconds)} on {workers} worker{'s' * (workers != '1')}"
@@ -112,7 +109,7 @@ class WhatIf(Paged):
         yield Sheet(
             title=f"Wall time {sharing}, {accuracy}",
             columns=predicted + columns(FRACTION, "scheduler busy"),
-            rows=[(cluster_text(one), one.seconds, _range(one), one.scheduler_use) for one in every],
+            rows=[(_cluster(one), one.seconds, _range(one), one.scheduler_use) for one in every],
             notes=[*notes, *_reasons(predictions)],
         )
         found = {(one.workers, one.threads, one.scenario): one.seconds for one in predictions}
@@ -120,7 +117,7 @@ class WhatIf(Paged):
             some = every[begin : begin + 5]
             yield Sheet(
                 title="" if begin else "Wall time with one change, by number of workers",
-                columns=columns(None, "") + columns(SECOND, *map(cluster_text, some)),
+                columns=columns(None, "") + columns(SECOND, *map(_cluster, some)),
                 rows=[(name, *(found[one.workers, one.threads, name] for one in some)) for name in names],
             )
 
@@ -129,7 +126,7 @@ class WhatIf(Paged):
         heads = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
         rows: list[Sequence[Cell]] = [
             (
-                *(one.name, Amount(one.workers, text=cluster_text(one)), one.chunksize),
+                *(one.name, Amount(one.workers, text=_cluster(one)), one.chunksize),
                 *(one.measured, one.predicted, one.error, "itself" if one.from_itself else "others"),
             )
             for one in self.checks
@@ -158,7 +155,7 @@ def _reasons(predictions: Sequence[Prediction]) -> list[str]:
     return [f"Range only: {reason}." for reason in dict.fromkeys(one.reason for one in predictions) if reason]
 
 
-def cluster_text(one: Recorded | Prediction | Check | PlannedCluster) -> str:
+def _cluster(one: Recorded | Prediction | Check) -> str:
     return number(one.workers) if one.threads == 1 else f"{number(one.workers)} x {number(one.threads)}"
 
 
