@@ -6,7 +6,7 @@ Prefixes are decimal: 1 kB is 1000 B. Formatted values are plain ASCII, so any t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -62,6 +62,12 @@ def counted(amount: float, noun: str) -> str:
     ('1 core', '2,000 chunks')
     """
     return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """Join the first names, and count the others."""
+    more = f" and {number(len(names) - most)} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def were(amount: float) -> str:

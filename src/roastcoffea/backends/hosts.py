@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from roastcoffea.backends.limits import Withheld, versions_of
 from roastcoffea.records.arrow import with_column
+from roastcoffea.records.columns import grouped
 from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import WITHHELD
 
@@ -63,7 +64,7 @@ def differing_versions(workers: Mapping[str, str], client: Mapping[str, str]) ->
 
 
 def hosts_of(processes: Iterable[Process]) -> list[Host]:
-    return [_host(name, there) for name, there in _by("host", processes).items()]
+    return [_host(name, there) for name, there in grouped(processes, "host").items()]
 
 
 def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
@@ -87,10 +88,10 @@ def with_others(
     lost
         IDs of the processes, on any host, that ended before their final load was measured.
     """
-    end = _by("system", now)
+    end = grouped(now, "system")
     found: dict[str, dict[str, Any]] = {}
     reported = _are_reported(before, now, lost)
-    for system, start in _by("system", before).items():
+    for system, start in grouped(before, "system").items():
         there = _others(sorted(start, key=lambda one: one["time"] or 0.0), end.get(system, []))
         if there.get("others") is not None and not reported:
             there = {"others_absent": "a worker left without sending a last message, so its CPU time is unknown"}
@@ -171,7 +172,7 @@ def with_withheld(lifetimes: pa.Table, withheld: Mapping[str, Withheld | None]) 
 
 
 def _host(name: str, processes: Sequence[Process]) -> Host:
-    groups = _by("group", processes)
+    groups = grouped(processes, "group")
     cores, memory = processes[0]["node_cores"], processes[0]["node_memory"]
     return Host(
         name=name,
@@ -180,13 +181,6 @@ def _host(name: str, processes: Sequence[Process]) -> Host:
         node_cores=cores,
         node_memory=memory,
     )
-
-
-def _by(what: str, processes: Iterable[Process]) -> dict[Any, list[Process]]:
-    found: dict[Any, list[Process]] = {}
-    for process in processes:
-        found.setdefault(process[what], []).append(process)
-    return found
 
 
 def _cores_of_group(processes: Sequence[Process]) -> int | None:

@@ -17,6 +17,7 @@ from roastcoffea.backends.base import Busy, ExecutorLog, Row
 from roastcoffea.log.attempts import offset_within
 from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows, with_column
+from roastcoffea.records.columns import grouped
 from roastcoffea.records.workers import (
     CANCELLED,
     ERROR,
@@ -236,9 +237,7 @@ class TaskVineLogs(ExecutorLog):
         reported.
         """
         self._read()
-        tasks: dict[tuple[int, int], list[Row]] = {}
-        for one in self._attempts:
-            tasks.setdefault((one["manager"], one["task"]), []).append(one)
+        tasks = grouped(self._attempts, "manager", "task")
         addresses = {row["worker"]: row["address"] for row in self._workers}
         rows = records.select(["call", "key", "worker", "start", "run_id"]).to_pylist()
         known, lost = ("worker", "key", "run_id"), 0

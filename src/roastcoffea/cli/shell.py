@@ -107,6 +107,7 @@ def study(decorated: Callable[..., Any]) -> Callable[..., Any]:
 def paths_of(words: Sequence[str]) -> list[Path]:
     """Return the measurement folders for paths, patterns or names; default to the latest run."""
     from roastcoffea.studies.merging import paths_of as paths_of_word
+    from roastcoffea.units import few
 
     if not words:
         return latest(1)
@@ -115,8 +116,7 @@ def paths_of(words: Sequence[str]) -> list[Path]:
         found = paths_of_word(word, RUNS_FOLDER)
         # a path, or a name in the default folder, is unambiguous
         if not Path(word).exists() and found != [RUNS_FOLDER / word]:
-            more = f" and {len(found) - 3} more" * (len(found) > 3)
-            tell(f"{word} is {', '.join(map(str, found[:3]))}{more}")
+            tell(f"{word} is {few([*map(str, found)])}")
         for path in found:
             paths.setdefault(path.resolve(), path)
     return list(paths.values())

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import pairs, rows_in, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, ERROR, OK
+from roastcoffea.records.columns import grouped
 from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.workers import OF_SCHEDULER, SAMPLE_COLUMNS
 
@@ -65,10 +66,10 @@ def tracking_data(
     sampling, states
         Tables of the scheduler samples and of the worker states at each sample.
     """
-    threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
+    threads = pairs(lifetimes, "worker", "threads")
     rows = sorted(samples.filter(samples["time"].is_valid()).to_pylist(), key=itemgetter("time"))
     rows = [row | {"threads": threads.get(row["worker"])} for row in rows]
-    known = [] if states is None else states.to_pylist()
+    known = rows_in(states)
     data = {COUNTS: _paced(_worker_counts(lifetimes, [row["time"] for row in rows]), AT_CHANGES)}
     if sampling is not None and len(sampling):
         times, counts = (sampling[name].to_pylist() for name in ("time", "workers"))
@@ -258,10 +259,7 @@ def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def _of_each_chunk(table: pa.Table, *columns: str) -> dict[int, list[dict[str, Any]]]:
-    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in table.select(["chunk", *columns]).to_pylist():
-        rows[row["chunk"]].append(row)
-    return rows
+    return grouped(rows_in(table, "chunk", *columns), "chunk")
 
 
 def _row(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:

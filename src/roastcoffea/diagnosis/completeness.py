@@ -22,7 +22,7 @@ from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles, partial_out
 from roastcoffea.metrics.memory import typical_before
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records import workers as task_records
-from roastcoffea.records.arrow import plain
+from roastcoffea.records.arrow import pairs, plain, rows_in
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall
 from roastcoffea.units import BYTE, FRACTION, are, counted, number, rough
@@ -139,7 +139,7 @@ def memory_evidence(
     run: Run, worker_memory: pa.Table, dataset_memory: pa.Table | None = None, chunks: pa.Table | None = None
 ) -> MemoryEvidence:
     workers = worker_memory.to_pylist()
-    datasets = [] if dataset_memory is None else dataset_memory.to_pylist()
+    datasets = rows_in(dataset_memory)
     # use the requested chunks or, if they are unknown, the attempted chunks
     every = run.asked if run.asked is not None and len(run.asked) else chunks
     sizes = [] if every is None else pc.subtract(every["entry_stop"], every["entry_start"]).drop_null().to_numpy()
@@ -156,7 +156,7 @@ def _largest(chunks: pa.Table) -> dict[str, int]:
     """Number of events in the largest chunk of each dataset."""
     sizes = pa.table({"dataset": chunks["dataset"], "size": pc.subtract(chunks["entry_stop"], chunks["entry_start"])})
     found = sizes.drop_null().group_by("dataset").aggregate([("size", "max")])
-    return dict(zip(found["dataset"].to_pylist(), found["size_max"].to_pylist(), strict=True))
+    return pairs(found, "dataset", "size_max")
 
 
 def _fit(workers: Sequence[Row], datasets: Sequence[Row], floor: float | None, typical: float | None) -> Fit | str:
@@ -399,11 +399,11 @@ def incompleteness(
     chunks = [row for row in rows if row["entry_start"] is not None]
     files = [row for row in rows if row["entry_start"] is None]
     attempts = None if run.chunks is None else run.chunks.filter(pc.equal(run.chunks["outcome"], SKIPPED))
-    skipped = set() if attempts is None else set(map(_key, attempts.select(["call", *PLACE, *RANGE]).to_pylist()))
+    skipped = set(map(_key, rows_in(attempts, "call", *PLACE, *RANGE)))
     in_output, unknown = _without_record(run, chunks, skipped)
     chunks = [row for row in chunks if _key(row) not in in_output]
     # the last error of each file that preprocessing could not open
-    preprocessing = [] if run.preprocessing is None else run.preprocessing.to_pylist()
+    preprocessing = rows_in(run.preprocessing)
     errors = {_file(row): row["error"] for row in preprocessing if row["outcome"] == ERROR}
     files = [{name: row[name] for name in PLACE} | {"error": errors.get(_file(row))} for row in files]
     failed = _failed_of(failed_work, chunks, files)

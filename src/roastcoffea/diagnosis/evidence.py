@@ -28,9 +28,9 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import NO_NAMES, Names, elapsed_seconds, is_loopback
 from roastcoffea.metrics.profile import Call, Profile, process_cpu
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.records.arrow import plain
+from roastcoffea.records.arrow import plain, rows_in
+from roastcoffea.records.columns import grouped
 from roastcoffea.records.run import Run
 from roastcoffea.units import FRACTION, rough
 
@@ -55,6 +55,14 @@ WORDS: Final = {one.name: one.word for one in phases.TIME_CLASSES if one.word is
 """Maps each time class to the cause to which findings attribute it."""
 
 
+EVIDENCE: Final = (
+    *("run", "time_ledger", "savings", "place_names"),
+    *("counted_chunks", "stragglers", "slow_places", "fine_metrics_per_worker", "memory_evidence", "incompleteness"),
+    *("failure_evidence", "hot_functions", "profile", "endpoints", "outputs", "byte_ledger", "memory_growth"),
+    *("slowdown", "arrivals"),
+)
+
+
 class Layout(NamedTuple):
     """Recommended numbers of threads and processes; see `Evidence.layout`."""
 
@@ -66,26 +74,25 @@ class Layout(NamedTuple):
     """Whether to replace threads with single-threaded processes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Evidence:
-    """Evidence from a run. Optional fields are None or empty if their data were not recorded."""
+    """Evidence from a run: values of EVIDENCE in this order, or None if their data were not recorded."""
 
     run: Run
     ledger: TimeLedger
     savings: Savings
+    names: Names = NO_NAMES
     counted: pa.Table | None = None
     stragglers: pa.Table | None = None
-    slow: Sequence[Slow] = ()
+    slow: Sequence[Slow] | None = None
     fine: Mapping[str, Mapping[str, float]] | None = None
     memory: MemoryEvidence | None = None
     incompleteness: Incompleteness | None = None
     failures: FailureEvidence | None = None
-    started: Sequence[StartUp] = ()
     hot: pa.Table | None = None
     profile: Profile | None = None
     endpoints: pa.Table | None = None
     outputs: pa.Table | None = None
-    names: Names = NO_NAMES
     bytes: ByteLedger | None = None
     growth: pa.Table | None = None
     slowdown: Slowdown | None = None
@@ -106,7 +113,7 @@ class Evidence:
 
     @cached_property
     def lives(self) -> list[dict[str, Any]]:
-        return [] if self.run.lifetimes is None else self.run.lifetimes.to_pylist()
+        return rows_in(self.run.lifetimes)
 
     @cached_property
     def present(self) -> list[dict[str, Any]]:
@@ -149,10 +156,7 @@ class Evidence:
 
     @cached_property
     def threads(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for life in self.present:
-            found.setdefault(life["host"], []).append(life["threads"])
-        return found
+        return {host: [life["threads"] for life in lives] for host, lives in grouped(self.present, "host").items()}
 
     @cached_property
     def cores(self) -> int | None:
@@ -351,7 +355,7 @@ class Evidence:
         """
         sums: dict[tuple[str, str], float] = {}
         lines: dict[tuple[str, str], tuple[float, int]] = {}
-        for row in [] if self.hot is None else self.hot.to_pylist():
+        for row in rows_in(self.hot):
             if not (own and row["leaf"] is not None):
                 key, seconds = (row["function"], row["file"]), row[f"{state}_seconds"] or 0.0
                 sums[key] = sums.get(key, 0.0) + seconds

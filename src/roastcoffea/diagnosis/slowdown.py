@@ -90,22 +90,13 @@ class _Change(NamedTuple):
     """Chunks of this place; all chunks if it has no kind."""
 
 
-@dataclass(frozen=True)
 class _Work:
-    """Chunks in order of their start. Time is a product of factors: events by dataset, worker, server, concurrency."""
+    """Chunks with a start time, in this order, except the first ones of threads.
 
-    start: Numbers
-    typical: Numbers
-    """Seconds by the law of the dataset."""
-    spent: dict[str, Numbers]
-    """Seconds by class of time, and in total."""
-    levels: dict[str, Integers]
-    running: Numbers
-    """Number of chunks that ran at the same time."""
+    Time is a product of factors: events by dataset, worker, server, concurrency.
+    """
 
-    @classmethod
-    def of(cls, slowness: Slowness) -> _Work:
-        """Chunks with a start time, except the first ones of threads."""
+    def __init__(self, slowness: Slowness) -> None:
         chunks, table = slowness.coded, slowness.coded.table
         start, workers = moments(table, "start"), chunks.levels[WORKER]
         drawn = np.random.default_rng(1).permutation(len(workers.sizes))[:200]
@@ -120,9 +111,11 @@ class _Work:
             name: each for name, each in spent.items() if each.sum() > 0.05 * total.sum() and np.quantile(each, 0.8)
         }
         refuse_if(len(rows) < FEWEST or not large, f"finding a change takes at least {FEWEST} chunks with known times")
-        levels = {kind: each[rows] for kind, each in _places(chunks).items()}
-        running = np.maximum(begun - ended, 1.0)[rows]
-        return cls(start[rows], slowness.typical[rows], large | {phases.TOTAL: total}, levels, running)
+        self.start, self.typical = start[rows], slowness.typical[rows]
+        self.spent = large | {phases.TOTAL: total}
+        self.levels = {kind: each[rows] for kind, each in _places(chunks).items()}
+        self.running = np.maximum(begun - ended, 1.0)[rows]
+        """Number of chunks that ran at the same time."""
 
     @cached_property
     def design(self) -> Any:
@@ -151,7 +144,7 @@ class _Work:
         number = len(self.start)
         parts: list[tuple[str | None, int, Flags]] = [(None, 0, np.ones(number, np.bool_))]
         for kind in (HOST, ENDPOINT, DATASET):
-            for place, size in enumerate(np.bincount(self.levels.get(kind, np.zeros(0, np.int64)))):
+            for place, size in enumerate(np.bincount(self.levels.get(kind, []))):
                 if max(BLOCKS, 0.02 * number) <= size < number:
                     parts.append((kind, place, self.levels[kind] == place))
         limit = BY_CHANCE / (len(parts) * len(self.spent))
@@ -215,7 +208,7 @@ class _Work:
 @fact
 def slowdown(slowness: Slowness) -> Slowdown:
     """How the run slows down; refused if it does not."""
-    work, chunks = _Work.of(slowness), slowness.coded
+    work, chunks = _Work(slowness), slowness.coded
     changes = work.changes()
     refuse_if(changes[0].significance <= 1, CONSTANT)
     _, since, gradual, _, _, part = changes[0]

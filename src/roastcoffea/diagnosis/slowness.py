@@ -29,7 +29,7 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.columns import Column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.units import COUNT, RATIO, SECOND
 
@@ -676,22 +676,17 @@ def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
 
 
 STRAGGLER_COLUMNS: Final = (
-    Column("id", "integer", None, "ID of the attempt's record in the `chunks` table"),
+    integer_column("id", "ID of the attempt's record in the `chunks` table"),
     *picked(chunk_records.CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
-    Column("worker", "text", None, "address of the worker"),
-    Column("wall_seconds", "number", "s", "duration of the attempt"),
-    Column(
+    text_column("worker", "address of the worker"),
+    seconds_column("wall_seconds", "duration of the attempt"),
+    seconds_column(
         "expected_seconds",
-        "number",
-        "s",
         "duration predicted from event and byte counts, waits for a core, and the slowness of the worker and file",
     ),
-    Column("excess_seconds", "number", "s", "time beyond the expected duration"),
-    Column(
-        "phase",
-        "text",
-        None,
-        "phase with the largest excess over the dataset's median; none if no phase exceeds its median",
+    seconds_column("excess_seconds", "time beyond the expected duration"),
+    text_column(
+        "phase", "phase with the largest excess over the dataset's median; none if no phase exceeds its median"
     ),
 )
 
@@ -723,6 +718,11 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
 
 
 @fact
+def slow_places(slowness: Slowness) -> Sequence[Slow]:
+    return slowness.slow
+
+
+@fact
 def slow_workers(slowness: Slowness) -> list[str]:
     return [one.name for one in slowness.slow if one.kind == WORKER]
 
@@ -748,33 +748,23 @@ MIXED: Final = "both"
 BALANCE_COLUMNS: Final = (
     *picked(LIFETIME_COLUMNS, "worker", "host"),
     Column("threads", "integer", "threads", "number of task threads"),
-    Column("present_seconds", "number", "s", "total time during which the worker was present"),
-    Column("chunks", "integer", None, "number of computed chunks whose results were used"),
+    seconds_column("present_seconds", "total time during which the worker was present"),
+    integer_column("chunks", "number of computed chunks whose results were used"),
     Column("events", "integer", "events", "number of events in these chunks"),
-    Column("chunk_seconds", "number", "s", "total duration of these chunks"),
-    Column("cpu_seconds", "number", "s", "total CPU time of these chunks"),
+    seconds_column("chunk_seconds", "total duration of these chunks"),
+    seconds_column("cpu_seconds", "total CPU time of these chunks"),
     Column("busy_share", "number", None, "total chunk duration / (threads x time present)"),
     Column("cpu_share", "number", None, "total CPU time / total chunk duration"),
-    Column(
-        "bound",
-        "text",
-        None,
-        f'"{CPU_BOUND}" or "{WAITING}" if it takes at least 80 % of chunk time, otherwise "{MIXED}"',
-    ),
+    text_column("bound", f'"{CPU_BOUND}" or "{WAITING}" if it takes at least 80 % of chunk time, otherwise "{MIXED}"'),
     Column(
         "slowness",
         "number",
         None,
         "slowdown factor relative to other workers for the same work; 1 if the difference may be due to chance",
     ),
-    Column("spill_seconds", "number", "s", "time Dask spent writing results to disk and reading them back"),
-    Column("transfer_seconds", "number", "s", "time Dask spent fetching results from other workers"),
-    Column(
-        "clock_offset",
-        "number",
-        "s",
-        "worker clock minus client clock, estimated from the bounds set by task timestamps",
-    ),
+    seconds_column("spill_seconds", "time Dask spent writing results to disk and reading them back"),
+    seconds_column("transfer_seconds", "time Dask spent fetching results from other workers"),
+    seconds_column("clock_offset", "worker clock minus client clock, estimated from the bounds set by task timestamps"),
 )
 
 

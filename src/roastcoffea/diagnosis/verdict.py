@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
-
-from roastcoffea.diagnosis.completeness import FailureEvidence, Incompleteness, MemoryEvidence
-from roastcoffea.diagnosis.evidence import SHORTEST, Evidence
+from roastcoffea.diagnosis.evidence import EVIDENCE, SHORTEST, Evidence
 from roastcoffea.diagnosis.finding import CAUSED_IDLE, CAUSES, NOTHING_READ, UNMEASURED, Finding, Verdict
 from roastcoffea.diagnosis.findings.scheduling import thread_time
-from roastcoffea.diagnosis.savings import Savings, Taken
-from roastcoffea.diagnosis.slowdown import Slowdown
-from roastcoffea.diagnosis.slowness import Slowness
+from roastcoffea.diagnosis.savings import Taken
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.byte_ledger import ByteLedger
-from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
-from roastcoffea.metrics.facts import NO_NAMES, Names
-from roastcoffea.metrics.profile import Profile
+from roastcoffea.metrics.catalogue import CATALOGUE, TIME, Fact, NotMeasuredError, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import NO_FILE, Run
 from roastcoffea.units import STRUCTURE, WORD
@@ -169,61 +161,22 @@ def bound(run: Run, time_ledger: TimeLedger) -> str:
     return most
 
 
+CATALOGUE.add(Fact(name="evidence", function=Evidence, inputs=EVIDENCE, optional=frozenset(EVIDENCE[4:])))
+
+
 @of_ledger(STRUCTURE, formula="causes of lost time, and the savings from fixing them, estimated by replay")
-def verdict(  # noqa: PLR0917
-    run: Run,
-    time_ledger: TimeLedger,
-    savings: Savings,
-    counted_chunks: pa.Table | None = None,
-    stragglers: pa.Table | None = None,
-    slowness: Slowness | None = None,
-    fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
-    memory_evidence: MemoryEvidence | None = None,
-    incompleteness: Incompleteness | None = None,
-    failure_evidence: FailureEvidence | None = None,
-    hot_functions: pa.Table | None = None,
-    profile: Profile | None = None,
-    endpoints: pa.Table | None = None,
-    outputs: pa.Table | None = None,
-    byte_ledger: ByteLedger | None = None,
-    memory_growth: pa.Table | None = None,
-    slowdown: Slowdown | None = None,
-    arrivals: pa.Table | None = None,
-    place_names: Names = NO_NAMES,
-    bound: str | None = None,
-) -> Verdict:
+def verdict(run: Run, evidence: Evidence, bound: str | None = None) -> Verdict:
     """Findings, with missing data first, then the largest savings; see `Verdict`."""
+    ledger = evidence.ledger
     refuse_if(not (run.calls or run.chunks or run.tasks), NOTHING_RAN)
-    refuse_if(not time_ledger.total, "no worker was present")
-    evidence = Evidence(
-        run=run,
-        ledger=time_ledger,
-        savings=savings,
-        counted=counted_chunks,
-        stragglers=stragglers,
-        slow=() if slowness is None else slowness.slow,
-        fine=fine_metrics_per_worker or {},
-        memory=memory_evidence,
-        incompleteness=incompleteness,
-        failures=failure_evidence,
-        started=time_ledger.startup,
-        hot=hot_functions,
-        profile=profile,
-        endpoints=endpoints,
-        outputs=outputs,
-        names=place_names,
-        bytes=byte_ledger,
-        growth=memory_growth,
-        slowdown=slowdown,
-        arrivals=arrivals,
-    )
+    refuse_if(not ledger.total, "no worker was present")
     found, together = conclusions(evidence)
     unmeasured = NOTHING_READ if run.absent.get("chunks") == NO_FILE else UNMEASURED
     return Verdict(
         found,
-        incomplete=time_ledger.certificate.reasons,
+        incomplete=ledger.certificate.reasons,
         bound=bound,
-        share=None if bound is None else thread_time(run, time_ledger)[bound] / (time_ledger.total or 1.0),
+        share=None if bound is None else thread_time(run, ledger)[bound] / (ledger.total or 1.0),
         together=together,
         elapsed=evidence.elapsed,
         failed=run.ended_early,

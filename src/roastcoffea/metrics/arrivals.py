@@ -15,7 +15,7 @@ from roastcoffea.metrics.scheduler_and_client import OF_SEVERAL
 from roastcoffea.metrics.statistics import MICROSECONDS, Numbers, axes, spread, union
 from roastcoffea.records import workers as records
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.columns import Row, picked, seconds_column, text_column
+from roastcoffea.records.columns import Row, grouped, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
 
 ARRIVED, LEFT, WORKING = "arrived", "left", "working"
@@ -44,11 +44,8 @@ ARRIVAL_COLUMNS: Final = (
 def requested_workers(run: Run, lifetimes: Table) -> list[Row]:
     """Requested workers: rows of `arrivals`, and the `states` that each entered with their times."""
     refuse_if(run.merged, OF_SEVERAL)
-    lives, found = dict[str, list[Row]](), dict[str, list[Row]]()
-    for life in lifetimes.sort_by("start").to_pylist():
-        lives.setdefault(str(life["name"]), []).append(life)
-    for row in recorded(run, "worker_requests").to_pylist():
-        found.setdefault(row["name"], []).append(row)
+    lives = grouped(lifetimes.sort_by("start").to_pylist(), "name")
+    found = grouped(recorded(run, "worker_requests").to_pylist(), "name")
     if found.keys().isdisjoint(lives):  # a Dask Gateway has numbers: the first to arrive is the first requested
         lives = dict(zip(found, lives.values(), strict=False))
     return [_requested(rows, lives.get(name), run) for name, rows in found.items()]

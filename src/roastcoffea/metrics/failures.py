@@ -29,7 +29,7 @@ from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.statistics import having, moments, one_of
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.workflow import disagreements
-from roastcoffea.records.arrow import plain, row_codes, table_of_rows
+from roastcoffea.records.arrow import plain, row_codes, rows_in, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run
@@ -75,7 +75,7 @@ def failed_work(run: Run, chunks: Table, counted_chunks: Table, lifetimes: Table
     rows = chunks.select([*own, "bytes_requested"]).filter(pc.invert(used)).to_pylist()
     for row in rows:
         row |= {"kind": PROCESSOR, "reason": row["outcome"] if row["outcome"] in FAILED else REPEATED}
-    failed = [] if run.preprocessing is None else with_outcome(run.preprocessing, (ERROR,)).to_pylist()
+    failed = rows_in(run.preprocessing and with_outcome(run.preprocessing, (ERROR,)))
     rows += [row | {"kind": PREPROCESSING, "reason": ERROR} for row in failed]
     for row in rows:
         row |= {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}

@@ -15,12 +15,21 @@ from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import aggregated, complete_sum, rows_where, rows_with, some, with_outcome
-from roastcoffea.metrics.statistics import Flags, Numbers, amounts, moments, named_codes, places
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, moments, named_codes, places
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.metrics.trends import Fits, fitted
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.arrow import arrow_schema, pairs, rows_in, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, OK
-from roastcoffea.records.columns import Column, Row, bytes_column, integer_column, picked, seconds_column, text_column
+from roastcoffea.records.columns import (
+    Column,
+    Row,
+    bytes_column,
+    grouped,
+    integer_column,
+    picked,
+    seconds_column,
+    text_column,
+)
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, LOST, PROCESSOR
 from roastcoffea.units import COUNT, FRACTION, SECOND
@@ -111,19 +120,19 @@ def worker_memory(  # noqa: PLR0917
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Table:
     in_chunks, sampled, spilled, results = (
-        _of_workers(*of)
+        of_workers(*of)
         for of in ((chunks, "memory_peak"), (samples, "memory"), (samples, "spilled"), (samples, "nbytes"))
     )
-    last = _of_workers(samples, "memory", "last", "time")
-    before = _of_workers(samples, "memory", "min") | _of_workers(chunks, "memory_before", "first", "start")
+    last = of_workers(samples, "memory", "last", "time")
+    before = of_workers(samples, "memory", "min") | of_workers(chunks, "memory_before", "first", "start")
     # attempts that were lost with each worker or repeated because their results were lost
     pauses, lost = run.pauses, defaultdict[str, list[Row]](list)
-    for row in [] if failed_work is None else failed_work.select(["worker", "reason", "seconds"]).to_pylist():
+    for row in rows_in(failed_work, "worker", "reason", "seconds"):
         if row["reason"] in {LOST, REPEATED} and row["seconds"] != 0:
             lost[row["worker"]].append(row)
     if pauses is not None:
         pauses = pauses.append_column("seconds", pc.subtract(pauses["stop"], pauses["start"]))
-    paused = _of_workers(pauses, "seconds", "sum")
+    paused = of_workers(pauses, "seconds", "sum")
     rows: dict[str, Row] = {}
     for life in lifetimes.select(["worker", "host", "threads", "memory_limit", "killed_memory"]).to_pylist():
         worker, killed, by = life["worker"], life["killed_memory"], BY_NANNY
@@ -148,14 +157,15 @@ def worker_memory(  # noqa: PLR0917
     return table_of_rows(WORKER_MEMORY_COLUMNS, rows.values())
 
 
-def _of_workers(rows: Table | None, column: str, step: str = "max", *order: str) -> Row:
+def of_workers(rows: Table | None, column: str, step: str = "max", *order: str) -> Row:
+    """The largest known value for each worker, or another aggregate, of rows in this order."""
     if rows is None:
         return {}
     known = rows.select(["worker", column, *order]).drop_null()
     for name in order:
         known = known.sort_by(name)
     found = aggregated(known, ["worker"], {"value": (column, step)}, None, use_threads=False)
-    return dict(zip(found["worker"].to_pylist(), found["value"].to_pylist(), strict=True))
+    return pairs(found, "worker", "value")
 
 
 # Growth
@@ -180,15 +190,13 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
     # texts as numbers: of workers in the order of their names
     names = sorted(chunks["worker"].drop_null().unique().to_pylist())
     of_chunks, datasets = named_codes(chunks["dataset"])
-    rows = _of_known(chunks, names, "stop", "memory_after").assign(dataset=of_chunks)
-    rows = rows[rows["worker"] >= 0].dropna(subset=["stop", "memory_after"]).sort_values("stop")
+    rows = _of_known(chunks, names, "stop", "memory_after", dataset=of_chunks).sort_values("stop")
     refuse_if(rows.empty, "chunk memory was not measured")
     rows["held"] = np.nan
     if samples:
-        known = _of_known(samples, names, "time", "nbytes", "spilled")
-        known = known[known["worker"] >= 0].dropna(subset=["time", "nbytes"]).sort_values("time")
+        known = _of_known(samples, names, "time", "nbytes", spilled=amounts(samples, "spilled")).sort_values("time")
         before = pd.merge_asof(rows, known, left_on="stop", right_on="time", by="worker")
-        rows["held"] = (before["nbytes"] - before["spilled"].fillna(0)).to_numpy()
+        rows["held"] = (before["nbytes"] - before["spilled"]).to_numpy()
     workers = rows.groupby("worker")
     # a leak that began with the last dataset shows in its own chunks, if nearly all chunks since then are its own
     late = rows["dataset"] == workers["dataset"].transform("last")
@@ -209,11 +217,12 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
     limit = limit.reindex(blocks.index)
     last = workers.tail(3).groupby("worker")[USED].mean().reindex(blocks.index)
     left = ((limit - last).clip(lower=0) / each).where(grows & (limit > 0))
-    of_last = workers["dataset"].last().reindex(blocks.index)
-    of_last = of_last.mask(blocks.index.isin(all_along), _cause(rows, all_along))
-    dataset = of_last.map(dict(enumerate(datasets.to_pylist())))
+    of_last = workers["dataset"].last()
+    of_last[all_along] = _cause(rows, all_along)
+    dataset = of_last[blocks.index].map(dict(enumerate(datasets.to_pylist())))
     found = pd.DataFrame(
         {
+            "worker": [names[code] for code in blocks.index],
             "memory_limit": limit,
             "chunks": blocks["size"][0],
             "age": workers["stop"].max() - workers["stop"].min(),
@@ -229,16 +238,16 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
         },
         index=blocks.index,
     )
-    found = found.set_index(pd.Index([names[code] for code in found.index], name="worker", dtype=object)).reset_index()
     return Table.from_pandas(found, arrow_schema(GROWTH_COLUMNS), preserve_index=False)
 
 
-def _of_known(table: Table, workers: list[str], *columns: str) -> DataFrame:
-    """Columns of numbers, with the index of each row's worker; -1 if it is not among these."""
+def _of_known(table: Table, workers: list[str], *columns: str, **more: Numbers | Integers) -> DataFrame:
+    """Rows of these workers, by index, that have all of these columns."""
     import pandas as pd
 
-    amounts_of = {name: moments(table, name) for name in columns}
-    return pd.DataFrame({"worker": places(table["worker"], workers), **amounts_of})
+    codes_of = {"worker": places(table["worker"], workers)}
+    rows = pd.DataFrame(codes_of | {name: moments(table, name) for name in columns} | more)
+    return rows[rows["worker"] >= 0].dropna()
 
 
 def _blocks(rows: DataFrame, *more: str) -> DataFrame:
@@ -316,7 +325,7 @@ def dataset_memory(run: Run, chunks: Table, worker_memory: Table, failed_work: T
     A chunk's memory is the peak memory of its process minus the memory before the first chunk. The difference includes
     memory that the allocator retained, libraries loaded by the first chunk, and results that the worker held.
     """
-    before = dict(zip(worker_memory["worker"].to_pylist(), worker_memory["memory_before"].to_pylist(), strict=True))
+    before = pairs(worker_memory, "worker", "memory_before")
     killed = _needs_of_killed(worker_memory, failed_work)
     why = run.absent.get("memory_peak", "chunk memory was not measured")
     # copying all columns would take most of the time
@@ -389,7 +398,7 @@ def _needs_of_killed(workers: Table, failed: Table | None) -> dict[str, list[flo
     known = workers.select(["worker", "threads", "killed_memory"]).drop_null().to_pylist()
     of_a_thread = {row["worker"]: (row["killed_memory"] - floor) / row["threads"] for row in known}
     found: dict[str, list[float]] = defaultdict(list)
-    for row in [] if failed is None else rows_with(failed, "reason", [LOST]).to_pylist():
+    for row in rows_in(failed and rows_with(failed, "reason", [LOST])):
         if row["worker"] in of_a_thread and row["kind"] == PROCESSOR and row["seconds"] and row["dataset"] is not None:
             events = row["entry_stop"] - row["entry_start"]
             found[row["dataset"]].append(of_a_thread[row["worker"]] / events if events else 0.0)
@@ -441,15 +450,9 @@ JOB_COLUMNS: Final = (
 
 @table
 def jobs(run: Run, lifetimes: Table, worker_memory: Table | None = None) -> Table:
-    names = ("batch_system", "job", "run")
     spans = {part.id: (part.start, part.stop) for part in run.merged}
-    peaks: dict[str, int | None] = {}
-    if worker_memory is not None:
-        peaks = dict(zip(worker_memory["worker"].to_pylist(), worker_memory["memory_peak"].to_pylist(), strict=True))
-    found: dict[tuple[str | None, ...], list[Row]] = {}
-    for row in lifetimes.to_pylist():
-        if row["job"] is not None:
-            found.setdefault(tuple(row[name] for name in names), []).append(row)
+    peaks = pairs(worker_memory, "worker", "memory_peak")
+    found = grouped(rows_where(lifetimes, lifetimes["job"].is_valid()).to_pylist(), "batch_system", "job", "run")
     rows = [_job(lives, spans.get(lives[0]["run"], (run.start, run.stop)), peaks) for lives in found.values()]
     return table_of_rows(JOB_COLUMNS, sorted(rows, key=lambda row: (row["job_start"] or 0.0, row["job"])))
 

@@ -29,7 +29,7 @@ from roastcoffea.metrics.thread_activity import (
     startup_of,
     until_first_attempts,
 )
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import pairs, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import OUTSIDE, Run
 from roastcoffea.sheets.sheet import TIME_LEDGER
@@ -237,7 +237,7 @@ def time_ledger(
         client_of=slots.client_of,
         records=records,
         startup=startup_of(rows, waited, chunks),
-        hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
+        hosts=pairs(lifetimes, "worker", "host"),
         unknown=_unknown(run, counted_chunks),
     )
     total, residual = ledger.total or 0.0, ledger.residual or 0.0

@@ -21,7 +21,7 @@ from roastcoffea.log.kinds import STATES
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor.history import CHUNK, FINISHED, NO_TIMES, History, Key, Watched
 from roastcoffea.monitor.views import READERS
-from roastcoffea.records.arrow import arrow_schema, frame_of, table_of_rows
+from roastcoffea.records.arrow import arrow_schema, frame_of, rows_in, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column as RecordColumn
 from roastcoffea.records.run import Run, unwatched_run
@@ -244,9 +244,7 @@ def measurement_of(source: Any) -> Measurement | None:
 def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement | None) -> Iterator[dict[str, Any]]:
     known: dict[Any, Mapping[str, Any]] = {}
     if measurement is not None:
-        tasks, chunks = (
-            [] if one is None else one.to_pylist() for one in (measurement.run.tasks, measurement.run.chunks)
-        )
+        tasks, chunks = (rows_in(one) for one in (measurement.run.tasks, measurement.run.chunks))
         known = {(row["key"], row["run_id"]): {} for row in tasks if row["kind"] == PROCESSOR}
         known |= {(row["key"], row["run_id"]): row for row in chunks}
     for attempt in attempts:

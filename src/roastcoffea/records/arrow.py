@@ -83,6 +83,16 @@ def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> Ta
     return pa.table({name: values[name] for name in schema.names}, schema=schema)
 
 
+def rows_in(table: Table | None, *columns: str) -> list[Row]:
+    """Rows of a table, or none if there is no table; by default with all columns."""
+    return [] if table is None else table.select(columns or table.column_names).to_pylist()
+
+
+def pairs(table: Table | None, key: str, value: str) -> dict[Any, Any]:
+    """Map one column to another; empty if there is no table."""
+    return {} if table is None else dict(zip(table[key].to_pylist(), table[value].to_pylist(), strict=True))
+
+
 def with_column(table: Table, name: str, values: Sequence[Any]) -> Table:
     place = table.schema.get_field_index(name)
     return table.set_column(place, table.field(place), pa.array(values, table.field(place).type))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 Row = dict[str, Any]
@@ -33,6 +34,15 @@ class Column:
 def picked(columns: Sequence[Column], *names: str) -> list[Column]:
     """Select columns by name, for a table that shares them with another table."""
     return [column for name in names for column in columns if column.name == name]
+
+
+def grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[Any, list[Any]]:
+    """Rows by their value in this column or, of several columns, by the tuple of their values."""
+    found: dict[Any, list[Any]] = {}
+    key = itemgetter(*columns)
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def text_column(name: str, meaning: str) -> Column:

@@ -199,7 +199,7 @@ BLOCKED: Final = "blocked_seconds"
 """LOCK and BLOCKED hold time spent waiting inside process(). Older runs lack these columns."""
 
 
-def ratio(amount: Numbers, divisor: Numbers) -> Numbers:
+def ratio(amount: Numbers | Integers, divisor: Numbers | Integers) -> Numbers:
     """Divide two arrays; the result is 0 where the divisor is 0."""
     return np.divide(amount, divisor, out=np.zeros(len(amount)), where=divisor > 0)
 

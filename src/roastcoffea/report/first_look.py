@@ -46,7 +46,7 @@ from roastcoffea.sheets.sheet import (
     segment,
 )
 from roastcoffea.sheets.terminal import verbatim
-from roastcoffea.units import BYTE, FRACTION, SECOND, Unit, counted, minute, number, rough, three_digits
+from roastcoffea.units import BYTE, FRACTION, SECOND, Unit, counted, few, minute, number, rough, three_digits
 
 ELAPSED: Final = "elapsed"
 TILES: Final = {
@@ -246,8 +246,7 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
     datasets = list(metrics.get("per_dataset") or {})
     if datasets:
         files = len(run.chunks["file"].drop_null().unique()) if run.chunks is not None else 0
-        more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
-        yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
+        yield f"{few(datasets)} in {counted(files, 'file')}"
     yield from _workers(run, int(metrics.get("peak_workers") or 0))
     # a finding about other programs' cores comes after findings that the user can act on
     if not any(one.of_others for one in metrics.get("verdict") or ()):

@@ -49,6 +49,7 @@ from roastcoffea.units import (
     WORD,
     Unit,
     counted,
+    few,
     moment,
     number,
 )
@@ -375,8 +376,7 @@ def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Shee
     columns = [each for each in WORKER_COLUMNS if each[0] in shown]
     more = [f"and {counted(len(rows) - MOST_WORKERS, 'busier worker')}"] * (len(rows) > MOST_WORKERS)
     if without:
-        others = f" and {number(len(without) - MOST_WORKERS)} more" if len(without) > MOST_WORKERS else ""
-        more.append(f"Workers without a chunk: {', '.join(without[:MOST_WORKERS])}{others}.")
+        more.append(f"Workers without a chunk: {few(without, MOST_WORKERS)}.")
     title = f"workers ({number(len(workers))})"
     yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=title, notes=more)
 

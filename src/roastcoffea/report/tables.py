@@ -42,7 +42,7 @@ from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS, SECTION_T
 from roastcoffea.metrics.scheduler_and_client import MERGE_COLUMNS, TABLE
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records import workers as tasks
-from roastcoffea.records.arrow import absent_frame, frame_of
+from roastcoffea.records.arrow import absent_frame, frame_of, rows_in
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column as TableColumn
 from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
@@ -192,7 +192,7 @@ TITLE: Final = "batch jobs: cores x time charged"
 def allocation(metrics: Metrics) -> Sequence[Sheet]:
     """Core time of batch jobs by class, with notes; empty if there were no jobs."""
     jobs: pa.Table | None = known(metrics.evaluator, "jobs")
-    rows = [] if jobs is None else jobs.to_pylist()
+    rows = rows_in(jobs)
     if not rows:
         return []
     charged = [row for row in rows if row["charged"] is not None]

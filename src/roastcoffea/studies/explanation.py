@@ -24,7 +24,7 @@ from roastcoffea.studies.observations import (
     bytes_of_branches,
     fixed_costs,
 )
-from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
+from roastcoffea.units import BYTE, FRACTION, SECOND, few, number, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -384,9 +384,9 @@ def _texts(pair: Pair, fixed: Mapping[str, Fixed]) -> Iterator[tuple[str, str]]:
     sizes = f"{_instead(EVENTS, _each(pair.volume(EVENTS), chunks))} per chunk ({_instead(CHUNKS, chunks)})"
     yield CHUNK_SIZE, f"{sizes}; process() has a fixed cost per chunk of {each}" if each else sizes
     for cause, names in pair.branches.items():
-        size, more = pair.of_branches(names, "bytes").sum(), f" and {len(names) - 4} more" if len(names) > 4 else ""
+        size = pair.of_branches(names, "bytes").sum()
         read = BYTE.text(size) if size else "read along with the tree"
-        yield cause, f"{', '.join(sorted(names)[:4])}{more}, {read}"
+        yield cause, f"{few(sorted(names), 4)}, {read}"
 
 
 def _instead(what: str, both: Both) -> str:

@@ -21,7 +21,7 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.sheets.sheet import Cell, Column
 from roastcoffea.studies.observations import facts_of_run, judged, signed
 from roastcoffea.studies.side_by_side import COSTS, EVENTS, SMALL
-from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, alike, counted, moment, number
+from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, alike, counted, few, moment
 
 FALSE_ALARMS: Final = 0.05
 """Maximum probability, over all tested metrics, of any false mark in a history without changes."""
@@ -292,8 +292,7 @@ class Analysis:
     @property
     def title(self) -> str:
         """The processor and the datasets."""
-        more = f" and {number(len(self.datasets) - 3)} more" if len(self.datasets) > 3 else ""
-        where = f" on {', '.join(self.datasets[:3])}{more}" if self.datasets else ""
+        where = f" on {few(self.datasets)}" if self.datasets else ""
         return f"{', '.join(self.processors) or 'unknown processor'}{where}"
 
     @property

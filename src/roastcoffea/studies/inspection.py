@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import queue
 import threading
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +20,10 @@ from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.metrics.endpoints import endpoint
 from roastcoffea.redaction import redacted
 from roastcoffea.sheets.presented import Presented
-from roastcoffea.sheets.sheet import Cell, Column, Sheet, columns
+from roastcoffea.sheets.sheet import Column, Sheet, columns
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.studies.tree_headers import TreeHeader, tree_header
-from roastcoffea.units import BYTE, COUNT, SECOND, counted, number
+from roastcoffea.units import BYTE, COUNT, SECOND, counted, few, number
 
 INSPECT_FORMAT: Final = "roastcoffea inspect 1"
 FORM: Final = '{"dataset": {"files": {"file.root": "Events"}}}'
@@ -70,30 +69,14 @@ def inputs_of(fileset: Mapping[str, Any], tree: str | None) -> list[Input]:
     """List the files of a coffea fileset. `tree` is used for files without a tree name."""
     found = []
     for dataset, entry in fileset.items():
-        usual, files = tree, entry
-        if isinstance(entry, Mapping):
-            usual, files = entry.get("treename") or tree, entry.get("files")
+        described = entry if isinstance(entry, Mapping) else {"files": entry}
+        files = described.get("files")
         if isinstance(files, str) or not isinstance(files, Iterable):
             raise RoastcoffeaError(f"dataset {dataset} has no list of files; a fileset has the form {FORM}")
         for file in files:
             spec = files[file] if isinstance(files, Mapping) else None
             own = spec.get("object_path") if isinstance(spec, Mapping) else spec
-            found.append(Input(dataset, file, own or usual))
-    return found
-
-
-def without_files(fileset: Mapping[str, Any], kept: Iterable[bool]) -> dict[str, Any]:
-    """Remove files from a fileset, and drop datasets that have no files left.
-
-    `kept` has one flag per file, in the order of the fileset.
-    """
-    found, keep = dict[str, Any](), iter(kept)
-    for dataset, entry in fileset.items():
-        files = entry["files"] if isinstance(entry, Mapping) else entry
-        names = [file for file in files if next(keep)]
-        rest = {name: files[name] for name in names} if isinstance(files, Mapping) else names
-        if rest:
-            found[dataset] = {**entry, "files": rest} if isinstance(entry, Mapping) else rest
+            found.append(Input(dataset, file, own or described.get("treename") or tree))
     return found
 
 
@@ -123,30 +106,37 @@ def all_looked_at(
     A thread waiting for a server cannot be stopped. After the time limit, the thread is abandoned; it does not keep the
     program from exiting. If a server has not responded for SILENT files, its remaining files are skipped.
     """
-    answers, waiting = queue.SimpleQueue[tuple[int, Input]](), deque(enumerate(inputs))
-    found, running, silent = dict[int, Input](), dict[int, float](), Counter[str | None]()
-    while len(found) < len(inputs):
-        while waiting and len(running) < threads:
-            place, one = waiting.popleft()
-            running[place] = time.monotonic() + timeout
-            if silent[one.server] < SILENT:
-                work = lambda place=place, one=one: answers.put((place, look(one)))  # noqa: E731
-                threading.Thread(target=work, daemon=True).start()
-            else:
-                why = f"not tried: {one.server} did not answer for {SILENT} other files"
-                answers.put((place, one._replace(state=NO_ANSWER, reason=why)))
+    waiting, answers = deque(enumerate(inputs)), queue.SimpleQueue[tuple[int, Input]]()
+    silent = Counter[str | None]()
+
+    def look_and_answer(one: Input, answer: queue.SimpleQueue[Input]) -> None:
+        answer.put(look(one))
+        silent[one.server] = -len(inputs)  # never skip this server
+
+    def looked(one: Input) -> Input:
+        if silent[one.server] >= SILENT:
+            why = f"not tried: {one.server} did not answer for {SILENT} other files"
+            return one._replace(state=NO_ANSWER, reason=why)
+        answer = queue.SimpleQueue[Input]()
+        threading.Thread(target=look_and_answer, args=(one, answer), daemon=True).start()
         with suppress(queue.Empty):
-            place, one = answers.get(timeout=min(0.1, timeout / 4))
-            if one.state != NO_ANSWER:
-                silent[one.server] = -len(inputs)  # never skip this server
-            if running.pop(place, None):
-                found[place] = one
-        for place in [place for place, until in running.items() if until < time.monotonic()]:
-            one, running[place] = inputs[place], math.inf
-            silent[one.server] += 1
-            answers.put((place, one._replace(state=NO_ANSWER, reason=f"no answer within {SECOND.text(timeout)}")))
-        done(len(found))
-    return [found[place] for place in range(len(inputs))]
+            return answer.get(timeout=timeout)
+        silent[one.server] += 1
+        return one._replace(state=NO_ANSWER, reason=f"no answer within {SECOND.text(timeout)}")
+
+    def work() -> None:
+        with suppress(IndexError):  # nothing is left
+            while True:
+                place, one = waiting.popleft()
+                answers.put((place, looked(one)))
+
+    for _ in range(threads):
+        threading.Thread(target=work, daemon=True).start()
+    found = list(inputs)
+    for looked_at_so_far in range(1, len(inputs) + 1):
+        place, found[place] = answers.get()
+        done(looked_at_so_far)
+    return found
 
 
 # Results
@@ -179,7 +169,15 @@ class Inspection(Presented):
 
     @property
     def cleaned(self) -> dict[str, Any]:
-        return without_files(self.fileset, map(self.keeps, self.files))
+        """The fileset without the files to drop, and without datasets that have no files left."""
+        found, kept = dict[str, Any](), map(self.keeps, self.files)
+        for dataset, entry in self.fileset.items():
+            files = entry["files"] if isinstance(entry, Mapping) else entry
+            names = list(compress(files, kept))
+            rest = {name: files[name] for name in names} if isinstance(files, Mapping) else names
+            if rest:
+                found[dataset] = {**entry, "files": rest} if isinstance(entry, Mapping) else rest
+        return found
 
     @cached_property
     def datasets(self) -> dict[str, dict[str, TreeHeader]]:
@@ -195,13 +193,13 @@ class Inspection(Presented):
         """Branches missing from some of a dataset's files, grouped by the files that lack them."""
         rows = []
         for dataset, own in self.datasets.items():
-            seen = [header.branches for header in own.values()]
             lacking = defaultdict[tuple[str, ...], list[str]](list)
-            for branch in sorted(frozenset().union(*seen) - frozenset.intersection(*seen) if seen else ()):
+            for branch in sorted(frozenset().union(*(header.branches for header in own.values()))):
                 lacking[tuple(file for file in own if branch not in own[file].branches)].append(branch)
             rows += [
                 {"dataset": dataset, "branches": names, "missing_in": list(files), "of_files": len(own)}
                 for files, names in lacking.items()
+                if files
             ]
         return rows
 
@@ -231,9 +229,11 @@ class Inspection(Presented):
         counts, rows = Counter(one.dataset for one in self.files), []
         for dataset, own in self.datasets.items():
             headers = own.values()
-            baskets = sum(header.baskets or 0 for header in headers)
-            amounts = (sum(header.events for header in headers), sum(header.size for header in headers))
-            per_basket = sum(header.compressed or 0 for header in headers) / baskets if baskets else None
+            *amounts, baskets, compressed = (
+                sum(getattr(header, name) or 0 for header in headers)
+                for name in ("events", "size", "baskets", "compressed")
+            )
+            per_basket = compressed / baskets if baskets else None
             codecs = ", ".join(sorted(frozenset().union(*(header.codecs for header in headers)))) or None
             row = (dataset, counts[dataset], len(headers), *(amounts if own else (None, None)), per_basket, codecs)
             rows.append(dict(zip(AMOUNTS, row, strict=True)))
@@ -243,29 +243,35 @@ class Inspection(Presented):
         heads = [Column(name.replace("_", " "), unit) for name, unit in AMOUNTS.items()]
         states = Counter(one.state for one in self.files).most_common()
         lead = ", ".join(f"{number(count)} {state}" for state, count in states)
-        rows: list[Sequence[Cell]] = [tuple(row.values()) for row in self.rows]
-        lacking: list[Sequence[Cell]] = [
-            (_few(row["branches"], 2), f"{len(row['missing_in'])} of {row['of_files']}", _few(row["missing_in"], 1))
-            for row in self.partial_branches
-        ]
-        wrong: list[Sequence[Cell]] = [(one.file, one.reason) for one in self.dropped]
-        title = f"drop {counted(len(wrong), 'file')} of {number(len(self.files))}"
         sheets = [
-            Sheet(title="inputs", lead=[lead], columns=heads, rows=rows, things="datasets"),
+            Sheet(
+                title="inputs",
+                lead=[lead],
+                columns=heads,
+                rows=[tuple(row.values()) for row in self.rows],
+                things="datasets",
+            ),
             Sheet(
                 title="branches missing from some files",
                 columns=columns(None, "branches", "missing in", "files"),
-                rows=lacking[:MOST],
-                total=len(lacking),
+                rows=[
+                    (
+                        few(row["branches"], 2),
+                        f"{len(row['missing_in'])} of {row['of_files']}",
+                        few(row["missing_in"], 1),
+                    )
+                    for row in self.partial_branches[:MOST]
+                ],
+                total=len(self.partial_branches),
             ),
-            Sheet(title=title, columns=columns(None, "file", "why"), rows=wrong[:MOST], total=len(wrong)),
+            Sheet(
+                title=f"drop {counted(len(self.dropped), 'file')} of {number(len(self.files))}",
+                columns=columns(None, "file", "why"),
+                rows=[(one.file, one.reason) for one in self.dropped[:MOST]],
+                total=len(self.dropped),
+            ),
         ]
         return [sheet for sheet in sheets if sheet.rows]
-
-
-def _few(names: Sequence[str], most: int) -> str:
-    more = f" and {number(len(names) - most)} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
 
 
 def inspect(

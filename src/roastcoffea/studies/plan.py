@@ -16,6 +16,7 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from scipy.stats import sem
 from scipy.stats import t as students_t
 
 from roastcoffea.collector import MetricsCollector
@@ -28,12 +29,13 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.endpoints import endpoint, with_endpoints
 from roastcoffea.metrics.facts import counted_chunks, recorded
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, moments
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, measured_values, moments
 from roastcoffea.records.workers import PROCESSOR
 from roastcoffea.redaction import redacted
 from roastcoffea.replay.changes import Chunks, chunks_in_parts, ratio
 from roastcoffea.replay.cluster import Costs, Merging
 from roastcoffea.replay.stages import Recorded, Stage, early_tasks, recorded_run
+from roastcoffea.report.tables import known
 from roastcoffea.sheets.sheet import Cell, Heading, Sheet, columns
 from roastcoffea.studies.prediction import replay
 from roastcoffea.studies.stratified import DrawnChunks, Estimate, Population, Sampled, drawn, grown, largest
@@ -109,12 +111,12 @@ class Forecast(Paged):
         return Heading(label="forecast", title=self.name, lead=[f"{sample}, {number(self.events)} events in total"])
 
     def _whole(self) -> Sheet:
-        sizes = {f"read from {name}": each for name, each in self.endpoints.items()}
-        sizes |= {name: each for name, each in (("output, pickled", self.output), ("memory", self.memory)) if each}
+        sizes: dict[str, Estimate | None] = {f"read from {name}": each for name, each in self.endpoints.items()}
+        sizes |= {"output, pickled": self.output, "memory": self.memory}
         rows: list[tuple[Cell, ...]] = [("CPU time", *_texts(self.cpu, partial(_time, unit="core-")))]
         if self.startup is not None:
             rows.append(("start of a worker", _time(self.startup, "core-"), ""))
-        rows += [(name, *_texts(each, BYTE.text)) for name, each in sizes.items()]
+        rows += [(name, *_texts(each, BYTE.text)) for name, each in sizes.items() if each]
         memory = "" if self.request is None else f" with {BYTE.text(self.request)} of memory each"
         notes = [f"No {name}: {reason}." for name, reason in self.missing.items()]
         if self.chunksize is not None:
@@ -216,8 +218,7 @@ def plan(
     from coffea.processor import DaskExecutor
 
     one = copy.copy(runner)
-    if getattr(one, "checkpointer", None) is not None:
-        one.checkpointer = None  # loading a chunk does not show its cost
+    one.checkpointer = None  # loading a chunk does not show its cost
     with own_client(one):
         client = one.executor.client if isinstance(one.executor, DaskExecutor) else None
         with MetricsCollector(client, profile=False, journal=None) as collector:
@@ -236,16 +237,15 @@ def chunks_of(runner: Any, fileset: Any, options: Mapping[str, Any]) -> list[Any
     """All chunks of a fileset, as split by the Runner."""
     if not isinstance(fileset, Mapping | str):
         return list(fileset)
-    known = inspect.signature(runner.preprocess).parameters
-    return list(runner.preprocess(fileset, **{name: value for name, value in options.items() if name in known}))
+    names = options.keys() & inspect.signature(runner.preprocess).parameters
+    return list(runner.preprocess(fileset, **{name: options[name] for name in names}))
 
 
 def population_of(items: Sequence[Any]) -> Population:
     """Datasets, hosts, files and entries of chunks, as integers."""
     names = [(item.dataset, endpoint(item.filename), f"{item.dataset}\0{item.filename}") for item in items]
-    dataset, host, file = (np.asarray(pd.factorize(np.array(column, object))[0]) for column in zip(*names, strict=True))
-    start, stop = np.array([(item.entrystart, item.entrystop) for item in items], np.int64).T
-    return Population(dataset=dataset, host=host, file=file, start=start, stop=stop)
+    codes_of = (np.asarray(pd.factorize(np.array(column, object))[0]) for column in zip(*names, strict=True))
+    return Population(*codes_of, *np.array([(item.entrystart, item.entrystop) for item in items], np.int64).T)
 
 
 def halves_of(every: Population, chosen: DrawnChunks) -> list[Integers]:
@@ -300,18 +300,19 @@ class WholeRun:
             without = counted(len(chosen.rows) - len(rows), "sampled chunk")
             self.missing[f"result for {without}"] = "the forecast ignores them"
         self.sampled = Sampled(every, chosen.stratum, rows)
-        self.run = self._recorded()
-        self.stages = [stage for stage in self.run.stages if stage.chunks is not None] if self.run else []
         self.chunks = chunks_in_parts(self.table, amounts(self.table, "wall_seconds"))
         self.parts = self.chunks.parts._replace(contention=np.zeros(len(rows)))
+        self.threads, self.merging, self.costs = self._dask()
 
-    def _recorded(self) -> Recorded | None:
-        """The sample's run on Dask."""
+    def _dask(self) -> tuple[int, Merging, Costs]:
+        """Threads per worker, merges and overheads, as in the sample if it ran on Dask."""
         try:
-            return recorded_run(self.measurement.run, self.measurement.metrics, "the sample")
+            run = recorded_run(self.measurement.run, self.measurement.metrics, "the sample")
         except NotMeasuredError:
             self.missing["measured Dask costs"] = "the sample cannot be replayed, so typical ones are assumed"
-            return None
+            return 1, Merging(), Costs(gap=1.5e-3, scheduler=1.1e-3, cold_before=self.time[2] or 0.0)
+        first = next(stage for stage in run.stages if stage.chunks)  # its call started the processes
+        return run.threads, first.merging, first.costs
 
     def total(self, seconds: Numbers, error: float = 0.0) -> tuple[Estimate, Numbers, float | None]:
         """Total without process start-up, factors that remove start-up from sampled chunks, and start-up per process.
@@ -319,15 +320,12 @@ class WholeRun:
         Chunks that started before the first one of their process ended count without their mean excess over others.
         """
         early = early_tasks(self.table)
-        taken, events = (
-            np.bincount(self.sampled.dataset, each * ~early).astype(np.float64)
-            for each in (seconds, self.sampled.events)
-        )
+        taken, events = (np.bincount(self.sampled.dataset, each * ~early) for each in (seconds, self.sampled.events))
         rate = ratio(taken, events)[self.sampled.dataset]
-        known = early & (rate > 0)
-        if not known.any():
+        comparable = early & (rate > 0)
+        if not comparable.any():
             return self.sampled.total(seconds, error), np.ones(len(seconds)), None
-        excess = float((seconds - rate * self.sampled.events)[known].mean())
+        excess = float((seconds - rate * self.sampled.events)[comparable].mean())
         factor = ratio(np.where(early, np.maximum(seconds - excess, 0.0), seconds), seconds)
         startup = max(excess, 0.0) * np.count_nonzero(early) / len(np.unique(codes(self.table["worker"])))
         return self.sampled.total(seconds * factor, error), factor, float(startup)
@@ -369,10 +367,7 @@ class WholeRun:
             *sizes, both = np.array([[pickled_size(part) for part in row] for row in parts], np.float64)
             dataset = self.every.dataset * bool(names)
             rows = (*halves, np.arange(len(self.every)))
-            *events, whole = (
-                np.bincount(dataset[row], self.every.events[row], minlength=len(parts[0])).astype(np.float64)
-                for row in rows
-            )
+            *events, whole = (np.bincount(dataset[row], self.every.events[row], len(parts[0])) for row in rows)
             merged, size = every[-1], pickled_size(every[-1])
             # the parts and the whole differ in what pickle writes once
             found = grown(np.array(sizes), both, np.array(events), whole).more(size - both.sum())
@@ -387,8 +382,7 @@ class WholeRun:
 
     def _memory(self, output: Estimate | None, results: Sequence[Any]) -> Estimate | None:
         """Peak memory of the worker that needs the most."""
-        peak = moments(self.table, "memory_peak")
-        peak = peak[np.isfinite(peak)]
+        peak = measured_values(self.table["memory_peak"])
         if not len(peak):
             self.missing["memory"] = self.measurement.run.absent.get("memory_peak", "memory of chunks was not measured")
             return None
@@ -410,7 +404,7 @@ class WholeRun:
         if len(steps) < 6 or not np.isfinite(steps).all():
             return 0.0
         mean, later = float(steps.mean()), np.median(steps[len(steps) // 2 :])
-        chance = float(students_t.ppf(0.999, len(steps) - 1) * steps.std(ddof=1) / len(steps) ** 0.5)
+        chance = float(students_t.ppf(0.999, len(steps) - 1) * sem(steps))
         return mean if mean > chance and later > mean / 2 else 0.0
 
     # on a cluster
@@ -425,8 +419,7 @@ class WholeRun:
         share = factor[donor] * ratio(self.every.events, self.sampled.events[donor])
         share *= total.value / (float((self.parts.total[donor] * share).sum()) or 1.0)
         parts = self.parts.each(lambda seconds: seconds[donor] * share)
-        made = self.chunks.recut(donor, self.every.start, self.every.stop, parts)
-        return replace(made, file=self.every.file, row=np.arange(len(donor)))
+        return replace(self.chunks.recut(donor, self.every.start, self.every.stop, parts), file=self.every.file)
 
     @cached_property
     def outside(self) -> float:
@@ -435,13 +428,12 @@ class WholeRun:
         run = self.measurement.run
         return max(run.stop - run.start - float((spans["stop"].max() - spans["start"].min()).sum()), 0.0)
 
-    def on(self, workers: int, threads: int, seconds: float = 1.0) -> Recorded:
+    def on(self, workers: int, seconds: float = 1.0) -> Recorded:
         """The whole run as if it had been recorded on this cluster in this time."""
         every = self.every_chunk
-        load, costs = every.load(), Costs(gap=1.5e-3, scheduler=1.1e-3, cold_before=self.time[2] or 0.0)
-        stage = Stage(kind=PROCESSOR, seconds=seconds, load=load, merging=Merging(), costs=costs, chunks=every)
-        if self.stages:  # the first call in the sample started the processes
-            stage = replace(stage, merging=self.stages[0].merging, costs=self.stages[0].costs)
+        stage = Stage(
+            kind=PROCESSOR, seconds=seconds, load=every.load(), merging=self.merging, costs=self.costs, chunks=every
+        )
         return Recorded(
             name="the whole run",
             calls=(),
@@ -449,7 +441,7 @@ class WholeRun:
             client=self.outside,
             stages=(stage,),
             workers=workers,
-            threads=threads,
+            threads=self.threads,
             hosts=workers,
             cores=None,
             scheduler_here=False,
@@ -462,12 +454,11 @@ class WholeRun:
             doubts=(),
         )
 
-    def _on_cluster(self, workers: int, threads: int) -> PlannedCluster:
-        whole, time = self.on(workers, threads), self.time[0]
+    def _on_cluster(self, workers: int) -> PlannedCluster:
+        whole, time, threads = self.on(workers), self.time[0], self.threads
         made = replay(whole, whole.own_cluster)
         spread = time.high / time.value - 1 if time.value else 0.0
-        factor = 1 + hypot(spread, REPLAYED)
-        found = Estimate(made.seconds, made.seconds / factor, made.seconds * factor)
+        found = Estimate.within(made.seconds, hypot(spread, REPLAYED))
         reserved = found.more(0.0, workers * threads)
         busy = min(time.value / reserved.value, 1.0) if reserved.value else 1.0
         walltime = max(ceil(found.high * SAVED / 600), 1) * 600.0
@@ -476,9 +467,9 @@ class WholeRun:
     def _chunk_size(self, one: PlannedCluster) -> ChunkSize:
         """Recommended chunk size on a cluster."""
         savings = Savings(self.measurement.run, None)
-        vars(savings)["replay"] = Calibrated(self.on(one.workers, one.threads, one.seconds.value))
-        facts = self.measurement.metrics.evaluator
-        return recommended(savings, None if facts.reason("memory_evidence") else facts.value("memory_evidence").fit)
+        vars(savings)["replay"] = Calibrated(self.on(one.workers, one.seconds.value))
+        memory = known(self.measurement.metrics.evaluator, "memory_evidence")
+        return recommended(savings, memory and memory.fit)
 
     def forecast(
         self,
@@ -489,9 +480,8 @@ class WholeRun:
         seed: int,
     ) -> Forecast:
         """The complete forecast; `slots` is the present number of worker threads."""
-        threads = self.run.threads if self.run else 1
-        counts = workers or [max(slots // threads, 1) * 2**power for power in range(5)]
-        clusters = [self._on_cluster(count, threads) for count in dict.fromkeys(counts)]
+        counts = workers or [max(slots // self.threads, 1) * 2**power for power in range(5)]
+        clusters = [self._on_cluster(count) for count in dict.fromkeys(counts)]
         useful = [one for one in clusters if one.busy >= EFFICIENT and one.scheduler_use < 0.7]
         by_workers = attrgetter("workers")
         best = max(useful, key=by_workers, default=min(clusters, key=by_workers))

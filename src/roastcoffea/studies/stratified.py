@@ -18,7 +18,7 @@ ALIKE: Final = 0.01
 """Minimum relative error of an output's growth, because two halves of a sample may agree by chance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Population:
     """All chunks of a fileset: integer codes for dataset, host and file, and the range of entries."""
 
@@ -70,6 +70,11 @@ class Estimate:
     low: float
     high: float
 
+    @classmethod
+    def within(cls, value: float, error: float) -> Estimate:
+        """A number with this relative error."""
+        return cls(value, value / (1 + error), value * (1 + error))
+
     def more(self, known: float, factor: float = 1.0) -> Estimate:
         """The estimate plus a known amount, times a factor."""
         return Estimate((self.value + known) * factor, (self.low + known) * factor, (self.high + known) * factor)
@@ -107,8 +112,8 @@ class Sampled:
         dataset, stratum = self.dataset, self.stratum[self.rows]
         known, there = _sizes(self.stratum, self.rows)
         weight = ratio(there, known)[stratum]
-        size = np.bincount(self.every.dataset, self.every.events).astype(np.float64)
-        seen, amount = (np.bincount(dataset, weight * each).astype(np.float64) for each in (self.events, amounts))
+        size = np.bincount(self.every.dataset, self.every.events)
+        seen, amount = (np.bincount(dataset, weight * each) for each in (self.events, amounts))
         rate = ratio(amount, seen)
         value = float(size @ rate)
         left = (amounts - rate[dataset] * self.events) * ratio(size, seen)[dataset]
@@ -122,8 +127,7 @@ class Sampled:
             # degrees of freedom of a sum of variances (Satterthwaite)
             freedom = variance.sum() ** 2 / (variance**2 / np.maximum(known - 1, 1)).sum()
             relative = float(students_t.ppf(0.95, freedom)) * sqrt(variance.sum()) / (value or 1.0)
-        factor = 1 + hypot(relative, error)
-        return Estimate(value, value / factor, value * factor)
+        return Estimate.within(value, hypot(relative, error))
 
     def donors(self, usable: Integers, seed: int = 0) -> Integers:
         """For each chunk of the population, a sampled chunk from its dataset that stands in for it.
@@ -141,10 +145,10 @@ class Sampled:
         return found
 
 
-def _sizes(stratum: Integers, rows: Integers) -> tuple[Numbers, Numbers]:
+def _sizes(stratum: Integers, rows: Integers) -> tuple[Integers, Integers]:
     """Number of sampled chunks, and of all chunks, in each stratum."""
-    there = np.bincount(stratum).astype(np.float64)
-    return np.bincount(stratum[rows], minlength=len(there)).astype(np.float64), there
+    there = np.bincount(stratum)
+    return np.bincount(stratum[rows], minlength=len(there)), there
 
 
 def largest(values: Numbers, among: int) -> Estimate:
@@ -159,7 +163,7 @@ def largest(values: Numbers, among: int) -> Estimate:
     return Estimate(most, float(np.median(values)), max(most, float(values.mean() + width * spread)))
 
 
-def grown(halves: Numbers, both: Numbers, events: Numbers, whole: Numbers) -> Estimate:
+def grown(halves: Numbers, both: Numbers, events: Numbers, whole: Numbers | Integers) -> Estimate:
     """Size of an output for all events, from the outputs of two halves of a sample.
 
     What both halves have in common, such as histogram bins, does not grow; the rest grows with events.

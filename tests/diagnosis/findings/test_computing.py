@@ -145,13 +145,17 @@ def evidence_of_start_up() -> Evidence:
     rows = [row | {"open_seconds": 1.0, "compute_seconds": 9.0} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
     rows[0].update(open_seconds=8.0, compute_seconds=2.0)
     chunks = table_of_rows(CHUNK_COLUMNS, [row | {"thread": 1, "build_seconds": 0.0} for row in rows])
-    evidence = evidence_of(dataclasses.replace(run, chunks=chunks))
-    return dataclasses.replace(evidence, started=evidence.ledger.startup)
+    return evidence_of(dataclasses.replace(run, chunks=chunks))
+
+
+def with_start_up(evidence: Evidence, *started: StartUp, **changes: Any) -> Evidence:
+    """The same evidence with these start-ups of workers."""
+    return dataclasses.replace(evidence, ledger=dataclasses.replace(evidence.ledger, startup=started), **changes)
 
 
 def test_start_up_names_workers_and_what_they_imported() -> None:
     evidence = evidence_of_start_up()
-    assert isinstance(next(iter(evidence.started), None), StartUp)
+    assert isinstance(next(iter(evidence.ledger.startup), None), StartUp)
     found = {one.cause: one for one in conclusions(evidence)[0]}
     assert found["start-up"].seconds == pytest.approx(7.0)
     assert [(one.kind, one.name) for one in found["start-up"].culprits] == [("worker", "A")]
@@ -174,8 +178,8 @@ def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(
     idle: float, modules: list[str], preloaded: list[str]
 ) -> None:
     """A worker that waited for its first task imported coffea, to unpickle it."""
-    started = [StartUp("A", 7.0, idle, ("_abc", "shlex", "roastcoffea", *modules))]
-    evidence = dataclasses.replace(evidence_of_start_up(), started=started)
+    started = StartUp("A", 7.0, idle, ("_abc", "shlex", "roastcoffea", *modules))
+    evidence = with_start_up(evidence_of_start_up(), started)
     (finding,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
     packages = dict.fromkeys(name.partition(".")[0] for name in modules)
     assert f"they imported {', '.join(packages)}." in finding.what
@@ -204,9 +208,9 @@ def test_start_up_names_the_line_that_took_the_time_where_imports_did_not(import
     states = {"core": 7.0, "contention": 0.0, "blocked": 0.0, "unknown": 0.0}
     later = Stack("data", (own[0], Place("body", "/home/p.py", 9)), 70, 7.0, states)
     profile = Profile([Stack("data", below, 70, 7.0, states, rows[0]["id"]), later])
-    started = [StartUp(rows[0]["worker"], 7.0, 0.0, ("numba",))]
+    started = StartUp(rows[0]["worker"], 7.0, 0.0, ("numba",))
     chunks = table_of_rows(CHUNK_COLUMNS, rows)
-    evidence = dataclasses.replace(evidence, started=started, counted=chunks, profile=profile)
+    evidence = with_start_up(evidence, started, counted=chunks, profile=profile)
     (finding,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
     assert ("numba" in finding.what, finding.remedy is not None) == (imports, imports)
     assert (
@@ -498,7 +502,8 @@ def test_a_line_is_named_only_where_process_was_what_started_slowly(extra: float
         stacks=[SimpleNamespace(chunk=0, places=[], seconds=2.0)], calls=lambda _: {call: (1.0, 1)}
     )
     started = [SimpleNamespace(worker="w", seconds=8.0)]
-    evidence: Any = SimpleNamespace(counted=chunks, profile=profile, calls={call: (0.1, 1)}, started=started)
+    ledger = SimpleNamespace(startup=started)
+    evidence: Any = SimpleNamespace(counted=chunks, profile=profile, calls={call: (0.1, 1)}, ledger=ledger)
     assert getattr(_once(evidence), "file", None) == named
 
 

@@ -11,7 +11,9 @@ from roastcoffea.diagnosis.evidence import NAMED, Evidence
 from roastcoffea.diagnosis.finding import LEAST, Culprit, Finding, finding
 from roastcoffea.diagnosis.findings.lost_work import LOST_WORK
 from roastcoffea.diagnosis.savings import Saving, Taken
+from roastcoffea.metrics.memory import of_workers
 from roastcoffea.records import workers as records
+from roastcoffea.records.arrow import rows_in
 from roastcoffea.units import SECOND, counted, moment, number, were
 
 LOGS: Final = "Read the jobs' logs: each job has to start a worker that reaches the scheduler."
@@ -53,7 +55,7 @@ def missing_workers(evidence: Evidence) -> Finding | None:
     **Fine if** the batch system is full.
     """
     run, groups, missing = evidence.run, dict[tuple[str, str | None, str], dict[str, None]](), 0.0
-    rows = [] if evidence.arrivals is None else evidence.arrivals.to_pylist()
+    rows = rows_in(evidence.arrivals)
     absent = [row for row in rows if row["arrived"] is None]
     threads = median([life["threads"] for life in evidence.lives] or [1])
     for row in sorted(absent, key=lambda row: [*ADVICE].index(row["state"])):
@@ -106,16 +108,11 @@ def stuck_workers(evidence: Evidence) -> list[tuple[Culprit, str, bool]]:
     stops, assigned = np.sort(own["stop"]), np.sort(own["assigned"])
     long = (own["stop"] - own["start"]).quantile(0.95)
     left = tasks["worker"][tasks["outcome"].isin([records.UNFINISHED, records.LOST])].value_counts()
-    paused = () if run.pauses is None else run.pauses["worker"].to_pylist()
+    paused = of_workers(run.pauses, "start")
     threads, begins, ends = np.array([(life["threads"], life["start"], life["stop"]) for life in lives], float).T
-    heard = (
-        {}
-        if run.samples is None
-        else run.samples.select(["worker", "last_seen"]).to_pandas().groupby("worker", observed=True).max()["last_seen"]
-    )
+    heard, offset = of_workers(run.samples, "last_seen"), run.scheduler_clock_offset or 0.0
     # samples may end before the run does
-    offset = run.scheduler_clock_offset or 0.0
-    newest = max(dict(heard).values(), default=np.nan) - offset
+    newest = max(heard.values(), default=np.nan) - offset
     # the usual interval of heartbeats in Dask
     late = BEATS * max(run.sampling_interval or 0.0, 0.5 if len(lives) < 10 else 1 + len(lives) / 200)
     for life, here in zip(lives, threads, strict=True):

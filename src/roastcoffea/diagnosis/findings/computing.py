@@ -497,7 +497,7 @@ def start_up(evidence: Evidence) -> Finding | None:
     rows = evidence.rows_of("start-up")
     if not rows:
         return None
-    found = sorted(evidence.started, key=lambda one: -one.seconds)
+    found = sorted(evidence.ledger.startup, key=lambda one: -one.seconds)
     culprits = [Culprit("worker", one.worker, one.seconds) for one in found[:NAMED]]
     # a worker imports coffea while it unpickles its first task, and imports in process() happen in the worker's first
     # chunk
@@ -551,7 +551,7 @@ def _once(evidence: Evidence) -> Place | None:
     chunks = plain(evidence.counted.select(["id", "worker", "start", "process_seconds"])).to_pandas()
     leaders = chunks.sort_values("start", kind="stable").drop_duplicates("worker")
     excess = leaders["process_seconds"].fillna(0.0) - chunks["process_seconds"].fillna(0.0).median()
-    started = leaders["worker"].map({one.worker: one.seconds for one in evidence.started}).fillna(np.inf)
+    started = leaders["worker"].map({one.worker: one.seconds for one in evidence.ledger.startup}).fillna(np.inf)
     # first chunks whose start-up was mostly in process()
     first = set(leaders["id"][2 * excess > started])
     stacks = [stack for stack in evidence.profile.stacks if stack.chunk in first]

@@ -1,11 +1,10 @@
 """A finding about worker memory that grows from chunk to chunk."""
 
-import pyarrow.compute as pc
-
 from roastcoffea.diagnosis.evidence import NAMED, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
 from roastcoffea.diagnosis.findings.lost_work import MEMORY
-from roastcoffea.metrics.memory import IN_RESULTS
+from roastcoffea.metrics.memory import IN_RESULTS, of_workers
+from roastcoffea.records.arrow import rows_in
 from roastcoffea.records.columns import Row
 from roastcoffea.units import BYTE, SECOND, counted
 
@@ -51,13 +50,11 @@ def memory_grows(evidence: Evidence) -> Finding | None:
 
     **Fine if** each Runner call ends before the limit is reached: restart the workers between calls.
     """
-    rows = [] if evidence.growth is None else evidence.growth.to_pylist()
-    chunks = [] if evidence.run.chunks is None else pc.value_counts(evidence.run.chunks["worker"]).to_pylist()
-    ran = {each["values"]: each["counts"] for each in chunks}
+    rows = rows_in(evidence.growth)
+    ran = of_workers(evidence.run.chunks, "id", "count")
     found = sorted((one for one in rows if one["grows"] and _room(one) < 10 * ran[one["worker"]]), key=_room)
     if not found:
         return None
-    names = [one["worker"] for one in found]
     what = (
         f"Memory grows from chunk to chunk on {counted(len(found), 'worker')}: {', '.join(map(_text, found[:NAMED]))}."
     )
@@ -68,7 +65,10 @@ def memory_grows(evidence: Evidence) -> Finding | None:
     return Finding(
         what=what,
         advice=advice,
-        culprits=(*(Culprit("worker", name) for name in names), *(Culprit("dataset", name) for name in datasets)),
+        culprits=(
+            *(Culprit("worker", one["worker"]) for one in found),
+            *(Culprit("dataset", name) for name in datasets),
+        ),
         remedy=remedy,
         rows={},
         always=True,

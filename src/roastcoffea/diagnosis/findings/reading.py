@@ -22,6 +22,7 @@ from roastcoffea.metrics.byte_ledger import ByteLedger, Repeated
 from roastcoffea.metrics.byte_ledger import Saving as ByteSaving
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, XCACHE, with_endpoints
 from roastcoffea.metrics.statistics import amounts
+from roastcoffea.records.arrow import rows_in
 from roastcoffea.records.run import OF_TASKS
 from roastcoffea.replay.changes import STORAGE_FACTOR, faster_storage, with_computing
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number, rough
@@ -158,7 +159,7 @@ class Answering(NamedTuple):
 
 def _servers(table: pa.Table | None) -> Iterator[tuple[Row, list[Row]]]:
     """Yield each server with enough requests, and the fastest of the others (because most servers may be slow)."""
-    rows = [] if table is None else table.to_pylist()
+    rows = rows_in(table)
     known = [row for row in rows if (row["requests"] or 0) >= 10 and row["latency"] and row["rate"]]
     rates = sorted(row["rate"] for row in known)
     for row in known:

@@ -21,7 +21,7 @@ from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints, with_sites
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.records.arrow import plain
+from roastcoffea.records.arrow import plain, rows_in
 from roastcoffea.records.run import Run
 from roastcoffea.units import SECOND, counted, number
 
@@ -113,10 +113,10 @@ def _of_kind(evidence: Evidence, kind: str) -> list[Slow]:
     seen = evidence.slowdown
     # what is slow from some time on, and files that were read since, have a finding of their own
     if seen is None:
-        return [one for one in evidence.slow if one.kind == kind]
+        return [one for one in evidence.slow or () if one.kind == kind]
     return [
         one
-        for one in evidence.slow
+        for one in evidence.slow or ()
         if kind == one.kind
         and (kind != seen.kind or one.name != seen.name)
         and (kind != FILE or one.factor > seen.interval[1])
@@ -238,7 +238,7 @@ def slow_endpoint(evidence: Evidence) -> Finding | None:
             for name, factor in measured.items()
         ]
         found.sort(key=lambda one: -one.seconds)
-        rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
+        rows = rows_in(evidence.endpoints)
         behind = {row["endpoint"]: f" behind {row['redirector']}" for row in rows if row["redirector"]}
         what = " ".join(
             f"Server {one.name}{behind.get(one.name, '')} is slow: requests take {one.factor:.3g} times as "

@@ -24,7 +24,7 @@ from roastcoffea.metrics.phases import FAILED, IDLE, TIME_CLASSES
 from roastcoffea.recording.facility.observer import short
 from roastcoffea.recording.facility.recorder import CALL, CLUSTER, RUN, TICK
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, bytes_column, seconds_column, text_column
 from roastcoffea.records.run import FINISHED, Run, RunnerCall, unwatched_run
 from roastcoffea.records.workers import OK
 from roastcoffea.report.page.frame import page
@@ -140,13 +140,13 @@ RUNNING: Final = "running"
 LOST: Final = "cut off"
 
 RUN_COLUMNS: Final = (
-    Column("day", "text", None, "start day (UTC)"),
-    Column("start", "number", "s", "start (Unix time)"),
-    Column("elapsed", "number", "s", "time from the first task to the last"),
-    Column("client", "text", None, "Dask's client ID"),
-    Column("user", "text", None, "user account of the scheduler"),
-    Column("processor", "text", None, "name of the processor"),
-    Column("state", "text", None, f'"{ENDED}", "{RUNNING}", or "{LOST}" if the scheduler ended first'),
+    text_column("day", "start day (UTC)"),
+    seconds_column("start", "start (Unix time)"),
+    seconds_column("elapsed", "time from the first task to the last"),
+    text_column("client", "Dask's client ID"),
+    text_column("user", "user account of the scheduler"),
+    text_column("processor", "name of the processor"),
+    text_column("state", f'"{ENDED}", "{RUNNING}", or "{LOST}" if the scheduler ended first'),
     Column("chunks", "integer", "chunks", "number of chunks with a result"),
     Column("events", "integer", "events", "number of events in these chunks"),
     Column("core_hours", "number", "h", "thread time of the run's own tasks"),
@@ -159,16 +159,16 @@ RUN_COLUMNS: Final = (
         "fraction",
         "share of core_hours spent waiting, on overhead or on failed attempts; missing if no chunks were metered",
     ),
-    Column("wasted_by", "text", None, "class with the most wasted thread time"),
+    text_column("wasted_by", "class with the most wasted thread time"),
     Column("gigabits_per_second", "number", "Gbit/s", "data rate from storage; missing if no chunks were metered"),
-    Column("heaviest_dataset", "text", None, "dataset with the most chunk time; missing if no chunks were metered"),
+    text_column("heaviest_dataset", "dataset with the most chunk time; missing if no chunks were metered"),
     Column("heaviest_share", "number", "fraction", "the heaviest dataset's share of all chunk time"),
     Column("problems", "integer", "problems", "number of problems with the record"),
-    Column("journal", "text", None, "journal folder of the run"),
+    text_column("journal", "journal folder of the run"),
 )
 
 DAY_COLUMNS: Final = (
-    Column("day", "text", None, "day (UTC)"),
+    text_column("day", "day (UTC)"),
     Column("core_hours", "number", "h", "thread time of all workers, busy or idle"),
     Column("cpu_hours", "number", "h", "CPU time of the worker processes"),
     Column("idle_hours", "number", "h", "idle thread time, sampled once a second"),
@@ -179,7 +179,7 @@ DAY_COLUMNS: Final = (
         if "idle" in name
     ),
     Column("events", "integer", "events", "number of events in chunks with a result"),
-    Column("bytes", "integer", "B", "bytes that metered attempts requested from storage"),
+    bytes_column("bytes", "bytes that metered attempts requested from storage"),
     Column(
         "measured_energy",
         "number",

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from bokeh import models
 from bokeh.plotting import figure
 
@@ -16,7 +15,7 @@ from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import known_names
 from roastcoffea.metrics.phases import COMPUTING, FAMILY_OF, IDLING, TROUBLE, Family
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records.arrow import plain
+from roastcoffea.records.arrow import pairs, plain
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.tables import known
 from roastcoffea.units import SECOND, SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
@@ -162,7 +161,7 @@ def chunk_points(context: Context) -> Chart:
     frame = plain(chunks.select(names)).to_pandas().dropna(subset=["events", "wall_seconds"])
     frame = frame[frame["outcome"] == OK].fillna(dict.fromkeys(("dataset", "file", "worker"), ""))
     refuse_if(frame.empty, "no chunk has both events and a duration")
-    late = _pairs(known(inputs, "stragglers"), "id", "expected_seconds")
+    late = pairs(known(inputs, "stragglers"), "id", "expected_seconds")
     is_late, on_slow = frame["id"].isin(late), frame["worker"].isin(list(known(inputs, "slow_workers") or ()))
     plot = own_figure(
         "points",
@@ -193,10 +192,6 @@ def chunk_points(context: Context) -> Chart:
         drawn += len(rows)
     note = "" if drawn == len(frame) else f"{number(drawn)} of {number(len(frame))} chunks are drawn, sampled evenly."
     return Chart(plot, tips, note=note)
-
-
-def _pairs(table: pa.Table | None, key: str, value: str) -> dict[Any, Any]:
-    return {} if table is None else dict(zip(table[key].to_pylist(), table[value].to_pylist(), strict=True))
 
 
 def _told(row: Any, late: Mapping[int, float], workers: Mapping[str, str]) -> list[str]:
@@ -240,7 +235,7 @@ def worker_map(context: Context) -> Chart:
     )
     plot.grid.visible = False
     raster(plot, "heat-map")
-    slowness = _pairs(known(inputs, "worker_balance"), "worker", "slowness")
+    slowness = pairs(known(inputs, "worker_balance"), "worker", "slowness")
     facts = {
         "rows": rows,
         "columns": COLUMNS,

@@ -31,7 +31,9 @@ from roastcoffea.metrics.phases import (
 from roastcoffea.metrics.profile import ALL_STATES, WORDS, Place, is_own
 from roastcoffea.metrics.profile import Node as Frame
 from roastcoffea.metrics.statistics import amounts, places
+from roastcoffea.records.arrow import rows_in
 from roastcoffea.records.chunks import OK
+from roastcoffea.records.columns import grouped
 from roastcoffea.report.page.figures import EDGES, Chart, Context, drawn_by_script, family_of, own_figure
 from roastcoffea.report.tables import known
 from roastcoffea.units import FRACTION, SECOND, counted
@@ -123,7 +125,7 @@ def icicle(context: Context) -> Chart:
     lacking = all(chunks[phase.column].null_count == len(chunks) for phase in phases_of(chunks))
     refuse_if(lacking, "no chunk has recorded phases")
     ledger, branches = known(inputs, "time_ledger"), known(inputs, "branches")
-    of_branches = _by_file([] if branches is None else branches.to_pylist())
+    of_branches = grouped(rows_in(branches), "dataset", "file")
 
     def phases(key: Key, seconds: Mapping[Phase, float]) -> list[Box]:
         return [_phase(phase, spent, of_branches.get(key, [])) for phase, spent in seconds.items() if spent > 0]
@@ -198,13 +200,6 @@ def _largest(boxes: list[Box], thing: str) -> list[Box]:
     return shown
 
 
-def _by_file(rows: Iterable[dict[str, Any]]) -> dict[Key, list[dict[str, Any]]]:
-    found: dict[Key, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        found[row["dataset"], row["file"]].append(row)
-    return found
-
-
 def _sections(sections: pa.Table | None, chunks: pa.Table) -> Rows:
     """Sections in each file, summed over these chunks, with outer sections first."""
     if sections is None:
@@ -214,7 +209,7 @@ def _sections(sections: pa.Table | None, chunks: pa.Table) -> Rows:
     for name in ("dataset", "file"):
         here = here.append_column(name, chunks[name].take(pa.array(rows[rows >= 0])))
     sums = here.group_by(["dataset", "file", "name"]).aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
-    return _by_file(sums.sort_by("name").to_pylist())
+    return grouped(sums.sort_by("name").to_pylist(), "dataset", "file")
 
 
 def _within_sections(sections: Iterable[Mapping[str, Any]], seconds: float) -> list[Box]:
