@@ -115,6 +115,8 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
         "worker": addresses[worker],
         "time": T + moment,
         "cpu_percent": 100 * threads * busy * (0.5 + 0.3 * wave),
+        "gpu_percent": 100 * busy * (0.5 + 0.4 * wave),
+        "gpu_memory": (8e9 * busy * (0.6 + 0.3 * wave)).astype(np.int64),
         "memory": (GIB * (0.6 + 0.5 * moment / end + 0.3 * wave + 0.1 * (worker % 7))).astype(np.int64),
         "memory_limit": np.full(len(worker), 3 * GIB),
         "processing": np.rint(2 * threads * busy).astype(np.int64),

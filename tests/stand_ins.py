@@ -66,6 +66,7 @@ class Worker:
     nthreads: int = 4
     memory_limit: int = 8_000_000_000
     pid: int = 1000
+    gpu: bool = False
     last_seen: float = 0.0
     nbytes: int = 0
     occupancy: float = 0.0
@@ -90,7 +91,7 @@ class Worker:
             "host_disk_io": {"read_bps": 8.0 * number, "write_bps": 0.0},
             NAME: number / 16,
         }
-        if number % 3 == 0:
+        if self.gpu:
             self.metrics |= {"gpu_utilization": number % 101, "gpu_memory_used": 1_000_000 * number}
 
 

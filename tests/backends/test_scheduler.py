@@ -71,6 +71,8 @@ def test_an_answer_that_was_lost_is_given_again(clock: Clock) -> None:
 @pytest.mark.parametrize("limit", [1, 300_000, 1_000_000])
 def test_what_was_drained_is_what_was_fed(clock: Clock, limit: int) -> None:
     scheduler = Scheduler(WORKERS)
+    for worker in [*scheduler.workers.values()][::3]:
+        worker.gpu = True
     plugin = started_plugin(scheduler)
     began = clock.now
     samples = take_samples(scheduler, plugin, SAMPLES, clock)

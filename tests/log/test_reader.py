@@ -73,7 +73,7 @@ def test_an_entry_that_is_lost_takes_no_other_with_it(reader: str) -> None:
     good = [entry for entry in entries() if entry[0] in READERS[reader]]
     complete = read(reader, good).tables()
     for place, (kind, payload) in enumerate(good):
-        if kind in FREE_TEXT or kind == kinds.ARRIVAL:
+        if kind in FREE_TEXT or kind in {kinds.ARRIVAL, kinds.GPU}:  # samples lack the load of a GPU that is lost
             continue
         damaged = read(reader, [*good[:place], (kind, payload[:3]), *good[place + 1 :]]).tables()
         for name in ("tasks", "samples", "states", "views", "chunks"):
