@@ -247,14 +247,14 @@ def reread(
         prevent the reading.
     """
     parts, own, streams = sampled(measurement, most_bytes), of_run(measurement), sorted({*streams})
-    size, number = (sum(map(count, parts.values())) for count in (lambda each: sum(one.size for one in each), len))
+    sizes = [part.size for drawn in parts.values() for part in drawn]
     agree(
-        f"Read up to {BYTE.text(size)} of {counted(number, 'chunk')} from {', '.join(parts)}, for up to "
+        f"Read up to {BYTE.text(sum(sizes))} of {counted(len(sizes), 'chunk')} from {', '.join(parts)}, for up to "
         f"{SECOND.text(seconds)} with each of {', '.join(map(str, streams))} streams"
     )
     with ExitStack() as stack:
         client = client or stack.enter_context(_processes(stack, streams[-1]))
-        slots = _slots(client.scheduler_info(n_workers=-1)["workers"])
+        slots = _slots(client.nthreads())
         if len(slots) < streams[-1]:
             raise RoastcoffeaError(
                 f"{streams[-1]} streams need as many threads, and the cluster has {len(slots)}; choose fewer streams"
@@ -271,10 +271,10 @@ def _processes(stack: ExitStack, number: int) -> Client:
     return Client(stack.enter_context(cluster), set_as_default=False)
 
 
-def _slots(workers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _slots(threads: Mapping[str, int]) -> list[str]:
     """Addresses of workers, once for each thread, and all workers before the second thread of any."""
-    most = max((worker["nthreads"] for worker in workers.values()), default=0)
-    return [name for level in range(most) for name, worker in workers.items() if worker["nthreads"] > level]
+    levels = range(max(threads.values(), default=0))
+    return [worker for level in levels for worker, number in threads.items() if number > level]
 
 
 def _rates(
@@ -295,6 +295,6 @@ def _rates(
         ]
         amounts, failed = zip(*client.gather(futures), strict=True)
         errors += [error for error in failed if error is not None]
-        if all(amounts):
+        if all(amounts) and not any(failed):
             rates.append(rate_of(amounts))
     return rates, [redacted(text)[:200] for text in dict.fromkeys(errors)]
