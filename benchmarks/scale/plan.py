@@ -33,6 +33,9 @@ class Plan:
     spread: float = 0.2
     """Scatter (sigma of a log-normal law) of the chunks' sizes and of their CPU time, each."""
 
+    noise: float = 0.0
+    """By how much the CPU time of a repeat differs (sigma of a log-normal law), for all chunks alike and for each."""
+
     result: float = 1e6
     """Bytes of a result; merged results have as many, as histograms do."""
 
@@ -108,11 +111,15 @@ class Work(NamedTuple):
     cpu: float
 
 
-def work_of(plan: Plan, seed: int) -> list[Work]:
-    """All chunks of an analysis."""
+def work_of(plan: Plan, seed: int, again: int | None = None) -> list[Work]:
+    """All chunks of an analysis; `again` seeds the CPU times of a repeat, whose files are the same."""
     random = np.random.default_rng(seed)
     sizes, costs = (np.exp(plan.spread * random.standard_normal(plan.chunks) - plan.spread**2 / 2) for _ in range(2))
     straggles = random.random(plan.chunks) < plan.stragglers
+    if again is not None:
+        noise = np.random.default_rng((seed, again))
+        whole = np.exp(plan.noise * noise.standard_normal())
+        costs = costs * whole * np.exp(plan.noise * noise.standard_normal(plan.chunks))
     return [
         Work(
             number,

@@ -68,18 +68,22 @@ def jumped(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-def simulated(plan: Plan, workers: int, *, seed: int, first: bool = False, place: int = 0) -> Run:
+def simulated(
+    plan: Plan, workers: int, *, seed: int, first: bool = False, place: int = 0, again: int | None = None
+) -> Run:
     """Run of a plan with this many workers; `first` if files are cold, `place` its number in time."""
-    return jumped(_Simulation(plan, workers, first, seed).run(f"workers-{workers}", START + 86400 * place))
+    return jumped(
+        _Simulation(plan, workers, first, work_of(plan, seed, again)).run(f"workers-{workers}", START + 86400 * place)
+    )
 
 
 class _Simulation:
     """One run: workers that take tasks from the scheduler, which does one thing after the other."""
 
-    def __init__(self, plan: Plan, workers: int, first: bool, seed: int) -> None:
+    def __init__(self, plan: Plan, workers: int, first: bool, work: list[Work]) -> None:
         self.plan, self.workers = plan, workers
         self.cluster = Cluster(plan, workers, cold=first)
-        self.work = work_of(plan, seed)
+        self.work = work
         self.scheduler = asyncio.Lock()
         self.ready: deque[tuple[Any, float]] = deque()
         self.some = asyncio.Condition()
