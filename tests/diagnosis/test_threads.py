@@ -64,10 +64,14 @@ def contradictions(found: list[Finding]) -> list[str]:
     return [what for what, is_so in wrong.items() if is_so]
 
 
-@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
-    ("contention", "storage", "lock", "memory"),
-    list(product(["", "of each other", "of others"], [False, True], [False, True], [False, True])),
+    ("contention", "storage", "lock", "memory", "threads"),
+    [
+        (contention, storage, lock, (number + storage + lock) % 2 > 0, threads)
+        for threads in (1, 4)
+        for number, contention in enumerate(CORES | {"": (0, 0.0)})
+        for storage, lock in product([False, True], [False, True] if threads > 1 else [False])
+    ],
 )
 def test_findings_of_a_run_do_not_contradict_each_other(
     contention: str, storage: bool, lock: bool, memory: bool, threads: int
