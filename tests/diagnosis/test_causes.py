@@ -181,7 +181,7 @@ OPPOSITE = (
 """Advice that contradicts each other."""
 
 
-@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 100))])
+@pytest.mark.parametrize("seed", range(6))
 def test_no_verdict_contradicts_itself(seed: int) -> None:
     seen = mixture(seed)
     findings, together = conclusions(seen)
