@@ -25,7 +25,6 @@ READS_ON = tuple(map(int, uproot.__version__.split(".")[:3])) < (5, 7, 6)
 
 needs_exact_ranges = pytest.mark.skipif(READS_ON, reason="uproot before 5.7.6 reads the basket behind a range as well")
 needs_datasets = pytest.mark.skipif(RELEASE < (2025, 9), reason="coffea before 2025.9 opens files of two datasets once")
-needs_functions = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 processes no functions")
 needs_checkpoints = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 has no checkpoints")
 needs_kinds_of_skips = pytest.mark.skipif(
     RELEASE < (2025, 11), reason="coffea before 2025.11 skips what it takes for errors of storage"

@@ -131,7 +131,9 @@ CALLS_OF_SAVING = [
 ]
 
 
-@pytest.mark.parametrize(("overwrite", "error"), [(False, FULL), (True, KeyboardInterrupt())], ids=["error", "interrupt"])
+@pytest.mark.parametrize(
+    ("overwrite", "error"), [(False, FULL), (True, KeyboardInterrupt())], ids=["error", "interrupt"]
+)
 @pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
 def test_what_fails_leaves_everything_as_it_was(
     place: Any,
