@@ -137,7 +137,10 @@ def test_processes_of_parsl(sample: dict[str, Any], tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    check_executor("parsl", sample, None)
+    measurement = check_executor("parsl", sample, None)
+    # its processes are found though it lets go of them
+    assert set(measurement.lifetimes["worker"]) == set(measurement.chunks["worker"])
+    assert (measurement.lifetimes["cpu_seconds"] > 0).all()
 
 
 @pytest.mark.slow
@@ -157,7 +160,7 @@ def test_the_example_for_parsl(sample: dict[str, Any], tmp_path: Path, monkeypat
     assert metrics["num_chunks"] == len(names["collector"].measurement.chunks)
 
 
-def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> None:
+def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> Measurement:
     with ExitStack() as stack, executor_of(kind, stack, client) as executor:
         runner = runner_with(executor)
         expected, expected_report = runner(sample, processor_instance=Jets())
@@ -172,6 +175,7 @@ def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> 
     }
     checked(collector.measurement, report)
     assert collector.problems == []
+    return collector.measurement
 
 
 def _sorted(value: Any) -> Any:
