@@ -405,7 +405,10 @@ def check_entering(client: Any, sample: Any, folder: Path, every: int) -> None:
         return runner_for(client, 4000, executor=executor)(sample, processor_instance=count_events)[0]
 
     executor = DaskExecutor if client is not None else lambda **_: IterativeExecutor(status=False)
-    before, expected, failed = (Runner.__dict__["run"], list(warnings.filters)), plain(), set[CodeType]()
+    with MetricsCollector(client, journal=folder) as first:
+        expected = plain()
+    assert first.measurement.outcome == "finished"  # all is imported now that adds filters of warnings
+    before, failed = (Runner.__dict__["run"], list(warnings.filters)), set[CodeType]()
     for seed in count():
         planted, collector = Planted(failed, every, seed), MetricsCollector(client, journal=folder)
         sys.settrace(planted)
