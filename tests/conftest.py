@@ -159,7 +159,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every installed package but ours."""
+    """A folder with every installed package but ours; PYTHONPYCACHEPREFIX="" lets it share their compiled modules."""
     folder = tmp_path_factory.mktemp("packages")
     for packages in (Path(folder) for folder in sys.path if Path(folder).name == "site-packages"):
         for entry in packages.iterdir():

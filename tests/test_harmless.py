@@ -141,6 +141,8 @@ def test_four_threads_and_an_uncompressed_processor(sample: Any) -> None:
     assert chunks["overlaps"].max() > 0
     assert chunks["overlaps"].max() <= 3
     assert collector.metrics["total_cores"] == pytest.approx(4)
+    ledger = collector.measurement.time_ledger
+    assert abs(ledger.residual) <= 0.01 * ledger.total
     assert collector.metrics["peak_workers"] == 1
 
 
