@@ -120,16 +120,16 @@ class _Weighed:
         too_large = not self._fits(self.now)
         removals = {size: self._cut_to(size) for size in self._sizes()}
         # replays with many small chunks take the longest, and small chunks rarely save time
-        nothing = set[int]() if too_large else {size for size, one in removals.items() if self.replay.saves_nothing(one)}
         found = {
-            size: 0.0 if size in nothing else max(self.replay.expected(one), 0.0) for size, one in removals.items()
+            size: 0.0 if not too_large and self.replay.saves_nothing(one) else max(self.replay.expected(one), 0.0)
+            for size, one in removals.items()
         }
         if not found:
             return self._none("each file is already one chunk, or chunks of other sizes would need too much memory")
         least = max(found.values()) - 0.01 * self.replay.measured
         good = [size for size, seconds in found.items() if seconds >= least]
         size = min(good, key=lambda one: abs(np.log(one / self.now)))
-        saving = NOTHING if size in nothing else self.savings.changed(removals[size])
+        saving = self.savings.changed(removals[size])
         if saving.low <= 0 and not too_large:
             return self._none("no other size saves more than the prediction error")
         if isinstance(self.law, str):

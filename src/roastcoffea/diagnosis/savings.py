@@ -60,6 +60,7 @@ class Calibrated:
     def __init__(self, run: Recorded) -> None:
         self._run, self.measured, self.workers = run, run.seconds, run.workers
         self.chunks: list[Chunks] = [stage.chunks for stage in run.stages if stage.chunks is not None]
+        self._whole = all(len(chunks) <= MOST for chunks in self.chunks)
         self._slots = run.workers * run.threads
         self.stages = [self._within_its_time(stage) for stage in run.stages]
 
@@ -88,15 +89,13 @@ class Calibrated:
 
     def saved(self, removal: Removal) -> tuple[float, float]:
         """Wall time saved by a change, and its standard deviation across replays, both in seconds."""
-        found = self._saved(removal, self.repeats)
+        found = (self.base - self._seconds(removal, self.repeats)) / (1 + self.error)
         return self._expected(found), float(np.std(found, ddof=1))
 
     def expected(self, removal: Removal) -> float:
         """Wall time saved by a change, without its deviation, which takes several times as long."""
-        return self._expected(self._saved(removal, 1 if self._whole else self.repeats))
-
-    def _saved(self, removal: Removal, repeats: int) -> Numbers:
-        return (self.base[:repeats] - self._seconds(removal, repeats)) / (1 + self.error)
+        repeats = 1 if self._whole else self.repeats
+        return self._expected(self.base[:repeats] - self._seconds(removal, repeats)) / (1 + self.error)
 
     def saves_nothing(self, removal: Removal) -> bool:
         """Whether the remaining work alone would keep all threads busy for the whole run."""
@@ -109,10 +108,6 @@ class Calibrated:
     def _expected(self, repeats: Numbers) -> float:
         """Wall time from a replay of all chunks or, if there are too many, the mean over replays of samples."""
         return float(repeats[0] if self._whole else repeats.mean())
-
-    @property
-    def _whole(self) -> bool:
-        return all(len(chunks) <= MOST for chunks in self.chunks)
 
     def _seconds(self, removal: Removal, repeats: int) -> Numbers:
         total = np.full(repeats, 0.0 if removal.client else self._run.client)
