@@ -233,6 +233,14 @@ def client(shared_client: Client) -> Iterator[Client]:
     assert wait_until(lambda: what_stays(shared_client) == []), what_stays(shared_client)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_waits_for_the_disk() -> Iterator[None]:
+    """What tests write need not survive a loss of power; waiting for a busy disk takes most of their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _coffea_knows_no_file() -> None:
     """Empty the cache of files that Runners share unless they are given one: each test opens its files itself."""

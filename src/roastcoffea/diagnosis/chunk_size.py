@@ -127,8 +127,7 @@ class _Weighed:
         if not found:
             return self._none("each file is already one chunk, or chunks of other sizes would need too much memory")
         least = max(found.values()) - 0.01 * self.replay.measured
-        good = [size for size, seconds in found.items() if seconds >= least]
-        size = min(good, key=lambda one: abs(np.log(one / self.now)))
+        size = min((size for size in found if found[size] >= least), key=lambda one: abs(np.log(one / self.now)))
         saving = self.savings.changed(removals[size])
         if saving.low <= 0 and not too_large:
             return self._none("no other size saves more than the prediction error")
