@@ -492,7 +492,7 @@ def test_on_dask(files: Path) -> None:
     from coffea.processor import DaskExecutor
     from distributed import Client
 
-    with Client(n_workers=2, threads_per_worker=2, dashboard_address=None) as client:
+    with Client(n_workers=2, threads_per_worker=2, dashboard_address=":0") as client:
         runner = Runner(
             DaskExecutor(client=client, status=False), schema=BaseSchema, chunksize=CHUNK, metadata_cache={}
         )
