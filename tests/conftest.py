@@ -159,7 +159,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every installed package but ours."""
+    """A folder with every installed package but ours; PYTHONPYCACHEPREFIX="" lets it share their compiled modules."""
     folder = tmp_path_factory.mktemp("packages")
     for packages in (Path(folder) for folder in sys.path if Path(folder).name == "site-packages"):
         for entry in packages.iterdir():
@@ -231,6 +231,14 @@ def client(shared_client: Client) -> Iterator[Client]:
     """A client of two workers with one thread each; nothing of ours may stay on the cluster."""
     yield shared_client
     assert wait_until(lambda: what_stays(shared_client) == []), what_stays(shared_client)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_waits_for_the_disk() -> Iterator[None]:
+    """What tests write need not survive a loss of power; waiting for a busy disk takes most of their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
 
 
 @pytest.fixture(autouse=True)

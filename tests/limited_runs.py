@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from handmade import MIB, T, branch_read
 from made_runs import Plan, made_run, plan, with_call
 
 from roastcoffea.diagnosis import Verdict
+from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
@@ -599,9 +601,14 @@ def in_utc() -> Iterator[None]:
 
 
 @cache
+def measured(cause: str) -> Measurement:
+    """The run of a cause, made once."""
+    return Measurement(LIMITED[cause]())
+
+
 def verdict_of(cause: str) -> Verdict:
     """What is found in the run of a cause."""
-    return Measurement(LIMITED[cause]()).verdict
+    return measured(cause).verdict
 
 
 def printed(cause: str) -> str:
@@ -610,3 +617,33 @@ def printed(cause: str) -> str:
         first = verdict_of(cause)[0]
     text = " ".join(first.text.replace(first.saving, "").split())
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+MORE, FEWER, APART = "2 threads per core", "fewer threads", "processes with one thread each"
+
+
+def contradictions(found: list[Finding]) -> list[str]:
+    """What two findings of a run must not say together."""
+    causes, texts = {one.cause for one in found}, [one.text for one in found]
+    more, fewer, apart = (any(words in text for text in texts) for words in (MORE, FEWER, APART))
+    lines = {
+        line for text in texts for line in re.findall(r"(?:--nworkers \d+ )?--nthreads \d+|LocalCluster\(.*?\)", text)
+    }
+    sizes = {found[1] for text in texts if (found := re.search(r"chunksize=(\d+)", text))}
+    wrong = {
+        "more threads and fewer": more and fewer,
+        "more threads where threads wait for cores": more and "contention" in causes,
+        "more threads where threads wait for the interpreter": more and "interpreter lock" in causes,
+        "more threads where memory is short": more and "memory" in causes,
+        "more processes where memory is short": apart and "memory" in causes,
+        "more threads where they are idle at the end": more and "tail" in causes,
+        f"several lines {lines}": len(lines) > 1,
+        f"several chunk sizes {sizes}": len(sizes) > 1,
+    }
+    return [what for what, is_so in wrong.items() if is_so]
+
+
+def assert_left_is_no_more_than_all(found: list[Finding], together: float | None) -> None:
+    known = [one for one in found if one.seconds is not None]
+    assert sum(one.left or 0.0 for one in known) <= (together or 0.0) * (1 + 1e-9)
+    assert all((one.left or 0.0) <= (one.seconds or 0.0) * (1 + 1e-9) for one in known)

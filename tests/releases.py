@@ -25,13 +25,11 @@ READS_ON = tuple(map(int, uproot.__version__.split(".")[:3])) < (5, 7, 6)
 
 needs_exact_ranges = pytest.mark.skipif(READS_ON, reason="uproot before 5.7.6 reads the basket behind a range as well")
 needs_datasets = pytest.mark.skipif(RELEASE < (2025, 9), reason="coffea before 2025.9 opens files of two datasets once")
-needs_functions = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 processes no functions")
 needs_checkpoints = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 has no checkpoints")
 needs_kinds_of_skips = pytest.mark.skipif(
     RELEASE < (2025, 11), reason="coffea before 2025.11 skips what it takes for errors of storage"
 )
 needs_rntuples = pytest.mark.skipif(RELEASE < (2025, 11), reason="coffea before 2025.11 has no events of an RNTuple")
-needs_phases = pytest.mark.skipif(RELEASE < (2025, 11), reason="coffea before 2025.11 does not mark the end of opening")
 needs_options = pytest.mark.skipif(RELEASE < (2026, 4), reason="coffea before 2026.4 opens files without options first")
 needs_preloads = pytest.mark.skipif(RELEASE < (2026, 4), reason="coffea before 2026.4 preloads nothing")
 needs_parquet = pytest.mark.skipif(RELEASE < (2026, 5), reason="coffea before 2026.5 has no Runner for Parquet files")

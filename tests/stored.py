@@ -303,10 +303,6 @@ def slow_storage(monkeypatch: pytest.MonkeyPatch) -> Slept:
     return slept
 
 
-def total_of_all(events: Any) -> list[float]:
-    return [float(ak.sum(events[f"f{number}"])) for number in range(FLAT)]
-
-
 def total_of_f0(events: Any) -> float:
     return float(ak.sum(events["f0"]))
 

@@ -405,7 +405,10 @@ def check_entering(client: Any, sample: Any, folder: Path, every: int) -> None:
         return runner_for(client, 4000, executor=executor)(sample, processor_instance=count_events)[0]
 
     executor = DaskExecutor if client is not None else lambda **_: IterativeExecutor(status=False)
-    before, expected, failed = (Runner.__dict__["run"], list(warnings.filters)), plain(), set[CodeType]()
+    with MetricsCollector(client, journal=folder) as first:
+        expected = plain()
+    assert first.measurement.outcome == "finished"  # all is imported now that adds filters of warnings
+    before, failed = (Runner.__dict__["run"], list(warnings.filters)), set[CodeType]()
     for seed in count():
         planted, collector = Planted(failed, every, seed), MetricsCollector(client, journal=folder)
         sys.settrace(planted)
@@ -423,17 +426,17 @@ def check_entering(client: Any, sample: Any, folder: Path, every: int) -> None:
         if planted.now is None:
             break
         assert collector.measurement.outcome == "finished"
-    assert len(failed) > 30
+    assert len(failed) > 10
 
 
 @pytest.mark.slow
 def test_nothing_that_fails_in_entering_stops_the_analysis(sample: Any, tmp_path: Path) -> None:
-    check_entering(None, sample, tmp_path, every=2)
+    check_entering(None, sample, tmp_path, every=6)
 
 
 @pytest.mark.slow
 def test_nothing_that_fails_in_entering_stops_the_analysis_on_dask(client: Any, sample: Any, tmp_path: Path) -> None:
-    check_entering(client, sample, tmp_path, every=5)
+    check_entering(client, sample, tmp_path, every=12)
 
 
 def test_results_that_cannot_be_imported_do_not_stop_the_analysis(monkeypatch: pytest.MonkeyPatch) -> None:

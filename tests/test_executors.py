@@ -16,7 +16,7 @@ from typing import Any
 
 import loky
 import pytest
-from analyses import Jets, Raising, RaisingOnce, count_events
+from analyses import Jets, Raising, RaisingOnce
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor, Runner
 from conftest import ServedPool
@@ -35,26 +35,16 @@ pytestmark = [
 
 
 ON_DASK = {
-    "dask": {},
-    "dask, tree reduction of 2": {"treereduction": 2},
     "dask without compression": {"compression": None},
-    "dask with worker affinity": {"worker_affinity": True},
+    "dask with worker affinity": {"worker_affinity": True, "treereduction": 2},
 }
 HERE = {
     "iterative": (IterativeExecutor, {}),
     "processes": (FuturesExecutor, {"pool": ServedPool, "workers": 2}),
-    "threads": (FuturesExecutor, {"pool": concurrent.futures.ThreadPoolExecutor, "workers": 4}),
-    "threads without compression": (
-        FuturesExecutor,
-        {"pool": concurrent.futures.ThreadPoolExecutor, "workers": 2, "compression": None},
-    ),
+    "threads": (FuturesExecutor, {"pool": concurrent.futures.ThreadPoolExecutor, "workers": 4, "compression": None}),
     "loky": (FuturesExecutor, {"pool": loky.ProcessPoolExecutor, "workers": 2}),
     "merging": (FuturesExecutor, {"pool": ServedPool, "workers": 2, "merging": (2, 2, 3)}),
 }
-
-
-ON_DASK_TOO = pytest.param("dask", marks=pytest.mark.slow)
-"""What test_harmless and test_failure look at on Dask."""
 
 
 @contextmanager
@@ -65,27 +55,27 @@ def executor_of(kind: str, stack: ExitStack, client: Client | None = None, **opt
         executor, own = HERE[kind]
         yield executor(status=False, **own, **options)
     else:
-        stack.enter_context(parsl_of(kind))
+        stack.enter_context(parsl())
         yield ParslExecutor(status=False, **options)
 
 
 @contextmanager
-def parsl_of(kind: str) -> Iterator[None]:
-    """Parsl with threads, or with processes of its HighThroughputExecutor on this host."""
+def parsl() -> Iterator[None]:
+    """Parsl with processes of its HighThroughputExecutor on this host."""
     parsl = pytest.importorskip("parsl")
     from parsl.config import Config
-    from parsl.executors import HighThroughputExecutor, ThreadPoolExecutor
+    from parsl.executors import HighThroughputExecutor
     from parsl.providers import LocalProvider
 
-    folder = Path.cwd() / f"parsl-{kind.replace(' ', '-')}"
-    if kind == "parsl threads":
-        executor = ThreadPoolExecutor(max_threads=2)
-    else:
-        provider = LocalProvider(init_blocks=1, max_blocks=1)
-        executor = HighThroughputExecutor(
-            address="127.0.0.1", max_workers_per_node=2, cores_per_worker=0.5, provider=provider, encrypted=False
-        )
-    parsl.load(Config(executors=[executor], run_dir=str(folder), usage_tracking=0, initialize_logging=False))
+    executor = HighThroughputExecutor(
+        address="127.0.0.1",
+        max_workers_per_node=2,
+        cores_per_worker=0.5,
+        provider=LocalProvider(init_blocks=1, max_blocks=1),
+        encrypted=False,
+    )
+    folder = str(Path.cwd() / "parsl")
+    parsl.load(Config(executors=[executor], run_dir=folder, usage_tracking=0, initialize_logging=False))
     try:
         yield
     finally:
@@ -143,12 +133,14 @@ def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["parsl threads", "parsl processes"])
-def test_executors_of_parsl(kind: str, sample: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_parsl(sample: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    check_executor(kind, sample, None)
+    measurement = check_executor("parsl", sample, None)
+    # its processes are found though it lets go of them
+    assert set(measurement.lifetimes["worker"]) == set(measurement.chunks["worker"])
+    assert (measurement.lifetimes["cpu_seconds"] > 0).all()
 
 
 @pytest.mark.slow
@@ -168,7 +160,7 @@ def test_the_example_for_parsl(sample: dict[str, Any], tmp_path: Path, monkeypat
     assert metrics["num_chunks"] == len(names["collector"].measurement.chunks)
 
 
-def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> None:
+def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> Measurement:
     with ExitStack() as stack, executor_of(kind, stack, client) as executor:
         runner = runner_with(executor)
         expected, expected_report = runner(sample, processor_instance=Jets())
@@ -183,40 +175,16 @@ def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> 
     }
     checked(collector.measurement, report)
     assert collector.problems == []
+    return collector.measurement
 
 
 def _sorted(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dask"])
-def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.root"
-    good = {name: dict(what["files"]) for name, what in sample.items()}
-    first = next(iter(good))
-    bad.write_bytes(Path(next(iter(good[first]))).read_bytes())
-    fileset = {name: {"files": files} for name, files in good.items()}
-    fileset[first]["files"] = {str(bad): "Events", **good[first]}
-    on_dask = client if kind == "dask" else None
-    with ExitStack() as stack, executor_of(kind, stack, on_dask, retries=0) as executor:
-        runner = runner_with(executor, skipbadfiles=True)
-        chunks = list(runner.preprocess(fileset, treename="Events"))
-        bad.write_bytes(b"no ROOT file")
-        lost = sum(chunk.filename == str(bad) for chunk in chunks)
-        expected, _ = runner(chunks, processor_instance=Jets())
-        with MetricsCollector(on_dask) as collector:
-            output, _ = runner(chunks, processor_instance=Jets())
-    assert output == expected
-    outcomes = collector.measurement.chunks["outcome"].value_counts()
-    assert lost > 0
-    assert outcomes["skipped"] == lost
-    assert outcomes["ok"] == len(chunks) - lost
-
-
-@pytest.mark.parametrize("kind", [pytest.param("iterative", marks=needs_retries)])
-def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:
-    with ExitStack() as stack, executor_of(kind, stack, retries=1) as executor:
+@needs_retries
+def test_a_run_that_raises_leaves_its_records(sample: dict[str, Any]) -> None:
+    with ExitStack() as stack, executor_of("iterative", stack, retries=1) as executor:
         runner = runner_with(executor, chunksize=10**6)
         with pytest.raises(Exception, match="planted"), MetricsCollector() as collector:
             runner(sample, processor_instance=Raising(entry=0))
@@ -229,16 +197,11 @@ def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any])
     assert measurement.byte_ledger.residual == 0
 
 
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=needs_retries) for kind in ("iterative", "threads")), ON_DASK_TOO]
-)
-def test_attempts_that_are_repeated_have_records_of_their_own(
-    kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
-) -> None:
-    on_dask = client if kind == "dask" else None
-    with ExitStack() as stack, executor_of(kind, stack, on_dask, retries=2) as executor:
+@needs_retries
+def test_attempts_that_are_repeated_have_records_of_their_own(sample: dict[str, Any], tmp_path: Path) -> None:
+    with ExitStack() as stack, executor_of("threads", stack, retries=2) as executor:
         runner = runner_with(executor, chunksize=2000)
-        with MetricsCollector(on_dask) as collector:
+        with MetricsCollector() as collector:
             _, report = runner({"a": sample[next(iter(sample))]}, processor_instance=RaisingOnce(str(tmp_path)))
     chunks = collector.measurement.chunks
     outcomes = chunks["outcome"].value_counts()
@@ -389,18 +352,14 @@ def test_a_cluster_that_coffea_makes_is_said_to_be_out_of_reach(sample: dict[str
 
 
 @needs_checkpoints
-@pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
-def test_chunks_from_checkpoints_read_nothing(
-    kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
-) -> None:
+def test_chunks_from_checkpoints_read_nothing(sample: dict[str, Any], tmp_path: Path) -> None:
     from coffea.processor.checkpointer import SimpleCheckpointer
 
-    on_dask = client if kind == "dask" else None
-    with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:
+    with ExitStack() as stack, executor_of("iterative", stack) as executor:
         runner = runner_with(executor, checkpointer=SimpleCheckpointer(str(tmp_path)))
-        with MetricsCollector(on_dask) as first:
+        with MetricsCollector() as first:
             expected, _ = runner(sample, processor_instance=Jets())
-        with MetricsCollector(on_dask) as second:
+        with MetricsCollector() as second:
             output, _ = runner(sample, processor_instance=Jets())
     assert output == expected
     worked, loaded = first.measurement.chunks, second.measurement.chunks
@@ -415,26 +374,11 @@ def test_chunks_from_checkpoints_read_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["threads", ON_DASK_TOO])
-def test_a_function_is_a_processor(kind: str, sample: dict[str, Any], client: Client) -> None:
-    on_dask = client if kind == "dask" else None
-    with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:
-        runner = runner_with(executor)
-        with MetricsCollector(on_dask) as collector:
-            output, report = runner(sample, processor_instance=count_events)
-    assert output["events"] == report["entries"]
-    checked(collector.measurement, report)
-
-
-@pytest.mark.slow
 @needs_results
-@pytest.mark.parametrize("kind", ["iterative", "dask"])
-def test_results_as_a_type(kind: str, sample: dict[str, Any], client: Client) -> None:
-    on_dask = client if kind == "dask" else None
-    with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:
-        runner = runner_with(executor, use_result_type=True, skipbadfiles=True)
-        with MetricsCollector(on_dask) as collector:
-            result = runner(sample, processor_instance=Jets())
+def test_results_as_a_type(sample: dict[str, Any], client: Client) -> None:
+    runner = runner_with(DaskExecutor(client=client, status=False), use_result_type=True, skipbadfiles=True)
+    with MetricsCollector(client) as collector:
+        result = runner(sample, processor_instance=Jets())
     output, report = result.unwrap()
     assert sum(dataset["events"] for dataset in output.values()) == report["entries"]
     checked(collector.measurement, report)

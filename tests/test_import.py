@@ -6,6 +6,7 @@ import importlib.metadata
 import pkgutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ DOCUMENTED_BEFORE = {
 """Names in submodules, as README, guides and reference had them before there were rooms."""
 
 
+@cache
 def loaded_by(statement: str) -> set[str]:
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -48,8 +50,9 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
 
 @pytest.mark.slow
 def test_unpickling_the_probe_loads_nothing_heavy_that_coffea_has_not_loaded() -> None:
-    probe = loaded_by("import coffea.processor, roastcoffea.instrument.probe")
-    assert (probe - loaded_by("import coffea.processor")).isdisjoint(HEAVY)
+    coffea = "import coffea.nanoevents, coffea.processor"
+    probe = loaded_by(f"{coffea}, roastcoffea.instrument.probe")
+    assert (probe - loaded_by(coffea)).isdisjoint(HEAVY)
 
 
 @pytest.mark.slow
@@ -113,9 +116,18 @@ def test_a_path_that_was_documented_before_is_there(module: str, name: str) -> N
 @pytest.mark.slow
 def test_older_paths_can_be_imported_first() -> None:
     """Each in a process that has nothing of ours yet: what they pass on imports the room that they are in."""
-    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
-    for module in ("importers", "metrics.advice", "studies.compare", "studies.scaling", "studies.what_if"):
-        subprocess.run([sys.executable, "-c", code, f"roastcoffea.{module}"], check=True)
+    code = """
+import importlib, os, sys
+import coffea.processor, pyarrow, pandas, scipy.stats
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(f"roastcoffea.{name}")
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
+    modules = ("importers", "metrics.advice", "studies.compare", "studies.scaling", "studies.what_if")
+    subprocess.run([sys.executable, "-c", code, *modules], check=True)
 
 
 @pytest.mark.parametrize("module", ["metrics", "monitor"])

@@ -242,7 +242,7 @@ def check_steps(client: Any, fileset: Any, number: int) -> None:
 @pytest.mark.slow
 @NOT_AWAITED
 def test_a_run_that_is_interrupted_at_many_steps(client: Any, sample: Any) -> None:
-    check_steps(client, sample, 30)
+    check_steps(client, sample, 12)
 
 
 @pytest.mark.parametrize("first_line", ["__enter__", "__exit__"])
@@ -267,13 +267,13 @@ def test_an_interrupt_before_the_first_line_of_the_collector(client: Any, sample
 def test_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
     """A third of them come while the collector is left, and half of those a second time."""
     (tmp_path / "sample.json").write_text(json.dumps(sample))
-    script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "6"]
+    script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "3"]
     done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     _, *trials = map(json.loads, done.stdout.splitlines())
     print(done.stdout, done.stderr)
     assert [trial for trial in trials if trial["raised"] != "KeyboardInterrupt" or trial["problems"]] == []
-    assert sum(trial["reached"] == "leaving" for trial in trials) >= 6 / 3
+    assert sum(trial["reached"] == "leaving" for trial in trials) >= 1
 
 
 # handlers of any signal
@@ -308,13 +308,6 @@ def reading(events: Any) -> dict[str, float]:
 @pytest.mark.parametrize("kind", ["dask", "iterative", "futures"])
 def test_what_a_handler_raises_comes_out(client: Any, tmp_path: Path, kind: str) -> None:
     check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 8)
-
-
-@pytest.mark.slow
-@NOT_AWAITED
-@pytest.mark.parametrize("kind", ["dask", "iterative", "futures"])
-def test_what_a_handler_raises_comes_out_at_many_moments(client: Any, tmp_path: Path, kind: str) -> None:
-    check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 16)
 
 
 class Bound:

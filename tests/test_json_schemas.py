@@ -46,7 +46,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs" / "schemas").glob("*.json")
 }
 PAGE = (ROOT / "docs" / "howto" / "json.md").read_text(encoding="utf-8")
-STORED = ["schema1", "schema9", "schema14"]
+STORED = ["schema1", "schema14"]
 NAMED = ["contention", "failures", "storage", "memory", "missing-data"]
 
 
@@ -103,10 +103,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in STORED:
         shutil.copytree(ROOT / "tests" / "data" / name, folder / name)
     (shutil.copytree(folder / "bare", folder / "damaged") / "run.json").write_text('{"format": "roastcoffea_run", "sc')
-    for number in range(10):
-        seconds = (1.0 if number < 5 else 1.5) + 0.01 * (number % 5)
+    for number in range(6):
+        seconds = (1.0 if number < 3 else 1.5) + 0.01 * (number % 3)
         run = made_run([plan(seconds)] * 20, 2, id=f"{number:032}")
-        save_run(run, folder / "repeats", f"{'before' if number < 5 else 'after'}-{number % 5}")
+        save_run(run, folder / "repeats", f"{'before' if number < 3 else 'after'}-{number % 3}")
     for number in range(14):
         run = on_machine("2025.11", number, 1.0) if number < 7 else on_machine("2026.1", number, 2.0)
         save_run(run, folder / "history", f"run-{number:02}")
@@ -127,21 +127,17 @@ CALLS = {
     "list": ["list .", "list failed", "list history --sort rate"],
     "show": [
         f"show {name}"
-        for name in [*NAMED, *STORED, "healthy", "failed", "lost", "hand", "empty", "bare", "hostile", "reported"]
+        for name in [*NAMED, "schema1", "schema14", "healthy", "failed", "hand", "empty", "bare", "hostile", "reported"]
     ],
     "compare": [
-        "compare healthy contention",
-        "compare contention healthy",
         "compare hand missing-data healthy",
         "compare repeats/before repeats/after --fail-if 'event_rate_core_khz < -10%' --fail-if 'peak_workers > 3'",
-        "compare repeats/after repeats/before --fail-if 'elapsed_time_seconds > 10%' --confidence 0.9",
-        "compare healthy contention --fail-if 'elapsed_time_seconds > 1%'",
-        "compare schema9 schema14",
+        "compare contention healthy --fail-if 'elapsed_time_seconds > 1%'",
+        "compare schema1 schema14",
     ],
     "history": ["history history", "history .", "history repeats"],
     "scaling": [
         "scaling scaling/1-0 scaling/2-0 scaling/4-0 scaling/8-0 --rate '10 kHz'",
-        "scaling scaling",
         "scaling scaling/1-0 scaling/8-0",
     ],
     "what-if": [
@@ -350,13 +346,6 @@ def test_findings_have_a_cause_a_cost_a_remedy_and_evidence(answers: Answers) ->
     assert all((ROOT / "docs" / f"{finding['page'].partition('#')[0]}.md").exists() for finding in found)
     assert any(finding["remedy"] for finding in found)
     assert any(culprit["seconds"] for finding in found for culprit in finding["culprits"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cause", LIMITED)
-def test_every_finding_fits_the_schema(cause: str, tmp_path: Path) -> None:
-    path = save_run(LIMITED[cause](), tmp_path, "made")
-    assert errors_of(SCHEMAS["show"], json.loads(answer("show", str(path), status=0))) == []
 
 
 def test_a_forecast_of_a_script_has_the_form_of_the_schema(sample: Any, tmp_path: Path) -> None:

@@ -10,11 +10,20 @@ from typing import Any
 
 import pytest
 from handmade import T, evidence_of
-from limited_runs import LIMITED, edited, memory, verdict_of
+from limited_runs import (
+    LIMITED,
+    assert_left_is_no_more_than_all,
+    contradictions,
+    edited,
+    measured,
+    memory,
+    verdict_of,
+)
 
 from roastcoffea.diagnosis import findings
 from roastcoffea.diagnosis.finding import CAUSES, LEAST, Finding, page_of
 from roastcoffea.diagnosis.verdict import conclusions
+from roastcoffea.measurement import load
 from roastcoffea.report.glossary import page_address
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -36,6 +45,22 @@ def test_pages_have_what_is_printed(writing: Any) -> None:
     assert {cause: verdict_of(cause)[0].cause for cause in CAUSES} == {cause: cause for cause in CAUSES}
     written = {f"limited/{path.name}": path.read_text(encoding="utf-8") for path in (DOCS / "limited").glob("*.md")}
     assert written == writing.pages(), "run `python docs/write_limited.py`"
+
+
+@pytest.mark.slow
+def test_no_finding_contradicts_another_or_saves_more_than_its_rows_have() -> None:
+    stored = sorted(path.parent for path in (Path(__file__).parent / "data").glob("schema*/run.json"))
+    for measurement in (*map(measured, LIMITED), *map(load, stored)):
+        verdict, ledger = measurement.verdict, measurement.time_ledger
+        assert contradictions([*verdict, *measurement.byte_ledger.advice]) == []
+        assert_left_is_no_more_than_all(list(verdict), verdict.together)
+        for finding in verdict:
+            if finding.seconds is not None:
+                share = finding.seconds / measurement.metrics["elapsed_time_seconds"]
+                assert share <= sum(finding.rows.values()) / ledger.total * (1 + 1e-9), finding
+            for row, seconds in finding.rows.items():
+                # the ledger lacks the threads of workers that did not arrive
+                assert seconds <= ledger.get(row, ledger.total) + 1e-6 or finding.cause == "missing workers", finding
 
 
 def test_pages_are_few_alike_and_in_the_index(writing: Any) -> None:

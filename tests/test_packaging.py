@@ -28,7 +28,7 @@ else:
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-DEMO = ["demo", "--files", "1", "--events", "2000", "--chunksize", "1000", "--out", "runs"]
+DEMO = ["demo", "--files", "1", "--events", "2000", "--workers", "1", "--out", "runs"]
 
 
 def test_the_citation_has_the_version_and_the_licence() -> None:
@@ -144,15 +144,18 @@ def test_an_index_takes_what_is_built_and_shows_the_readme_with_its_links(built:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_it_is_installed_beside_the_packages_of_an_image(packages_without_ours: Path, tmp_path: Path) -> None:
+def test_it_is_installed_beside_the_packages_of_an_image(
+    built: Path, packages_without_ours: Path, tmp_path: Path
+) -> None:
     """As the documentation says: nothing of the image moves, and the collector runs with it."""
     text = (ROOT / "docs" / "facility" / "index.md").read_text(encoding="utf-8")
     commands = re.search(r"runs this -->\n```console\n(.*?)```", text, re.DOTALL)
     assert commands is not None
-    image = {**os.environ, "PYTHONPATH": str(packages_without_ours)}
+    (wheel,) = built.glob("*.whl")
+    image = {**os.environ, "PYTHONPATH": str(packages_without_ours), "PYTHONPYCACHEPREFIX": ""}
 
     def run(command: str, *, check: bool = True) -> str:
-        told = command.replace(" .", f" {ROOT}").replace("python3 ", f"{sys.executable} ").split()
+        told = command.replace(" .", f" {wheel}").replace("python3 ", f"{sys.executable} ").split()
         return subprocess.run(told, cwd=tmp_path, env=image, capture_output=True, text=True, check=check).stdout
 
     create, install, check = commands[1].splitlines()

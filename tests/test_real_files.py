@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 from analyses import Jets, runner_for
-from conftest import REAL_FILES
-from distributed import Client, LocalCluster
+from distributed import Client
 from processes import PATIENCE
 
 import roastcoffea
@@ -24,15 +22,6 @@ from roastcoffea.instrument.track import record, track_bytes, track_memory, trac
 from roastcoffea.monitor.task_monitor import TaskMonitor
 
 TESTS = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def four_threads() -> Iterator[Client]:
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 OLDER = """
@@ -56,7 +45,7 @@ def track_metrics(process):
 """In place of version 0.1.2 on workers: what analyses import of it."""
 
 
-@pytest.fixture(scope="module", params=[None, "0.1.2"])
+@pytest.fixture(scope="module")
 def without_package(
     packages_without_ours: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Client]:
@@ -85,7 +74,7 @@ def without_package(
         path=path,
         python=str(python),
         # a lost worker ends a test with an error
-        environment={"DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "100s"},
+        environment={"DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "100s", "PYTHONPYCACHEPREFIX": ""},
     )
     try:
         with Client(scheduler_file=str(cluster.file)) as client:
@@ -95,14 +84,13 @@ def without_package(
         cluster.close()
 
 
+NONE_THERE, OLDER_THERE = (
+    pytest.mark.parametrize("without_package", [version], indirect=True) for version in (None, "0.1.2")
+)
+
+
 def plain_output(client: Client, fileset: Any, chunksize: int) -> Any:
     return runner_for(client, chunksize)(fileset, processor_instance=Jets())[0]
-
-
-@pytest.fixture(scope="module")
-def plain_outputs(shared_client: Client, real_files: Any) -> Callable[[int], Any]:
-    """Outputs without a collector, which are the same on every cluster."""
-    return cache(lambda chunksize: plain_output(shared_client, real_files, chunksize))
 
 
 def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> MetricsCollector:
@@ -123,34 +111,19 @@ def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> Me
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("names", "chunksize"),
-    [
-        (["dimuon"], 100_000),
-        (list(REAL_FILES), 50),
-    ],
-)
-def test_two_workers(client: Client, real_files: Any, names: list[str], chunksize: int) -> None:
-    fileset = {name: real_files[name] for name in names}
-    assert check(client, fileset, chunksize).measurement.problems == []
+def test_two_workers(client: Client, real_files: Any) -> None:
+    assert check(client, real_files, 50).measurement.problems == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunksize", [50])
-def test_four_threads(four_threads: Client, real_files: Any, plain_outputs: Any, chunksize: int) -> None:
-    check(four_threads, real_files, chunksize, plain_outputs(chunksize))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chunksize", [100_000])
-def test_cluster_without_the_package(
-    without_package: Client, real_files: Any, plain_outputs: Any, chunksize: int
-) -> None:
-    collector = check(without_package, real_files, chunksize, plain_outputs(chunksize))
+@OLDER_THERE
+def test_cluster_without_the_package(without_package: Client, real_files: Any) -> None:
+    collector = check(without_package, real_files, 100_000)
     assert any("do not have roastcoffea" in problem for problem in collector.measurement.problems)
 
 
 @pytest.mark.slow
+@NONE_THERE
 def test_sample_on_a_cluster_without_the_package(without_package: Client, sample: Any) -> None:
     from conftest import wait_until, what_stays
 
@@ -161,7 +134,9 @@ def test_sample_on_a_cluster_without_the_package(without_package: Client, sample
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize(
+    ("without_package", "everything"), [(None, False), ("0.1.2", True)], indirect=["without_package"]
+)
 def test_functions_on_a_cluster_without_the_package(without_package: Client, sample: Any, everything: bool) -> None:
     from conftest import wait_until, what_stays
     from stored import baskets_of
@@ -189,7 +164,9 @@ def test_functions_on_a_cluster_without_the_package(without_package: Client, sam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize(
+    ("without_package", "registered"), [(None, False), ("0.1.2", True)], indirect=["without_package"]
+)
 def test_sections_on_a_cluster_without_the_package(without_package: Client, sample: Any, registered: bool) -> None:
     class Sectioned(Jets):
         @track_metrics
@@ -218,6 +195,7 @@ def test_sections_on_a_cluster_without_the_package(without_package: Client, samp
 
 
 @pytest.mark.slow
+@OLDER_THERE
 def test_a_monitor_on_a_cluster_without_the_package(without_package: Client) -> None:
     from conftest import wait_until, what_stays
 

@@ -27,7 +27,7 @@ from analyses import (
     ready_later,
     runner_for,
 )
-from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
+from coffea.processor import FuturesExecutor, Runner
 from conftest import wait_until
 from distributed import Client, LocalCluster
 
@@ -215,38 +215,25 @@ def test_a_worker_that_dies_takes_its_time_along(sample: Any, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_many_threads_in_a_worker(sample: Any) -> None:
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as own,
-    ):
-        ledger = measured(own, sample, Sleeping(0.1), 16).time_ledger
-    # the first chunk of each thread may count as start-up
-    assert sum(ledger[name] for name in PARTS_OF_WAIT) >= 12 * 0.1
-    assert ledger.total is not None
-
-
-@pytest.mark.slow
 def test_workers_that_come_and_go(sample: Any) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster) as own,
     ):
-        cluster.adapt(minimum=1, maximum=4, interval="100ms", wait_count=3)
-        measurement = measured(own, sample, Sleeping(0.2), 40, pause=2.0)
+        cluster.adapt(minimum=1, maximum=3, interval="100ms", wait_count=3)
+        measurement = measured(own, sample, Sleeping(0.2), 24, pause=1.0)
     assert len(measurement.lifetimes) > 1
-    assert sum(measurement.time_ledger[name] for name in PARTS_OF_WAIT) >= 8.0
+    assert sum(measurement.time_ledger[name] for name in PARTS_OF_WAIT) >= 4.8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "executor",
     [
-        IterativeExecutor(status=False),
         FuturesExecutor(pool=ThreadPoolExecutor, workers=2, status=False),
         FuturesExecutor(workers=2, status=False),
     ],
-    ids=["iterative", "threads", "processes"],
+    ids=["threads", "processes"],
 )
 def test_without_a_scheduler(sample: Any, executor: Any) -> None:
     runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=1000, metadata_cache={})
@@ -274,9 +261,8 @@ class NotedPool(ThreadPoolExecutor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("birth", ["slow", "quick"])
-def test_threads_for_preprocessing_and_processes_for_chunks(sample: Any, birth: str) -> None:
-    wait = 0.4 if birth == "slow" else 0.0
+def test_threads_for_preprocessing_and_processes_for_chunks(sample: Any) -> None:
+    wait = 0.4
     fork = multiprocessing.get_context("fork")
     pool = partial(ProcessPoolExecutor, mp_context=fork, initializer=ready_later, initargs=(wait,))
     runner = Runner(

@@ -196,9 +196,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", [IterativeExecutor, FuturesExecutor])
 def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
-    executor: Any,
     server: CountingServer,
     planted: Planted,
     own_patterns: None,
@@ -207,7 +205,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
 ) -> None:
     folder = tmp_path / "written"
     with MetricsCollector(journal=folder / "journals") as collector:
-        assert run(partial(local_runner, executor), planted) == {"events": 2000}
+        assert run(partial(local_runner, FuturesExecutor), planted) == {"events": 2000}
     journal = list(contents(folder))
     assert any(MASK.encode() in text for _, text in journal)
     capsys.readouterr()  # coffea prints the user's exception itself

@@ -22,7 +22,6 @@ from servers import (
     close_handles,
     cluster,
     data_server,
-    far_away,
     file_stream,
     needs_xrootd,
     set_client,
@@ -85,7 +84,7 @@ def total(measurement: Measurement, column: str) -> int:
     return int(measurement.chunks[column].sum() + measurement.preprocessing[column].sum())
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["fsspec", "more threads"])
 def test_all_counts_are_those_of_the_server(source: str) -> None:
     names = ["a.root", "b.root"]
     with data_server() as server:
@@ -166,14 +165,7 @@ def test_a_throttled_server_behind_a_redirector_is_named(client: Any, folder: Pa
     assert [culprit.name.rpartition(":")[2] for culprit in found.culprits] == [slow], measurement.verdict
 
 
-def test_equal_servers_behind_a_redirector_are_not_blamed(client: Any, folder: Path) -> None:
-    with ExitStack() as stack:
-        storage = Storage(folder, (None, None), stack)
-        found = slow_servers(storage.measured(client))
-    assert found == []
-
-
-@pytest.mark.parametrize("source", ["fsspec", "vector reads", "threads"])
+@pytest.mark.parametrize("source", ["fsspec"])
 def test_a_missing_file_is_an_error_of_the_server_that_was_asked(source: str) -> None:
     with data_server() as server:
         url = server.url("none.root")
@@ -195,7 +187,7 @@ def impatient() -> None:
     set_client(ConnectionWindow=2, ConnectionRetry=1, StreamErrorWindow=2, RequestTimeout=20)
 
 
-@pytest.mark.parametrize("source", ["fsspec", "vector reads", "threads"])
+@pytest.mark.parametrize("source", ["vector reads"])
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.filterwarnings("ignore:Performed attempt")
 def test_a_server_that_is_killed_in_the_middle_is_named(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,19 +212,6 @@ def test_a_server_that_is_killed_in_the_middle_is_named(source: str, monkeypatch
     assert measurement.problems == []
 
 
-def test_small_requests_to_a_server_far_away_are_told(client: Any, tmp_path: Path) -> None:
-    with data_server() as server, far_away(server.port, 0.03) as port:
-        filled(server, ["a.root"], baskets=10, events=2000, flat=10)
-        urls = fileset_of([f"root://localhost:{port}//a.root"])
-        measurement = measured(client, urls, Analysis(branches=10), chunksize=2000, schema=BaseSchema)
-    print(measurement.verdict, measurement.endpoints.T)
-    (found,) = [finding for finding in measurement.verdict if finding.cause == "storage"]
-    assert [culprit.name for culprit in found.culprits] == [f"localhost:{port}"]
-    assert "too many small requests" in found.what
-    (row,) = measurement.endpoints.to_dict("records")
-    assert 0.06 <= row["shortest_latency"] <= row["latency"]
-
-
 def test_a_cold_cache_is_told_from_a_slow_server(client: Any, tmp_path: Path) -> None:
     wide = Ground(tmp_path).flat(2, 40_000, 400)  # as in NanoAOD, the tree of each file takes a request of 100 kB
     with data_server(rate="1m") as origin, cache_of(origin) as cache:
@@ -246,17 +225,3 @@ def test_a_cold_cache_is_told_from_a_slow_server(client: Any, tmp_path: Path) ->
     assert [culprit.name for culprit in found.culprits] == [cache.endpoint]
     assert "its cache was cold" in found.what
     assert "cold" not in str(warm.verdict)
-
-
-def test_a_slow_server_alone_is_told(client: Any, folder: Path) -> None:
-    """Chunks are whole files: smaller ones would be a cause as well, as each request waits for such a server."""
-    with data_server(rate="3m") as server:
-        for number in range(6):
-            shutil.copy(folder / f"file{number}.root", server.files)
-        plan = Analysis(branches=10, cpu=0.002)
-        urls = fileset_of([server.url(f"file{number}.root") for number in range(6)])
-        measurement = measured(client, urls, plan, chunksize=50_000, schema=BaseSchema)
-    print(measurement.verdict, measurement.endpoints.T)
-    (found,) = [finding for finding in measurement.verdict if finding.cause == "storage"]
-    assert [culprit.name for culprit in found.culprits] == [server.endpoint]
-    assert "the server, or the link to it, is slow" in found.what

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -74,10 +73,6 @@ def test_span_metrics_by_the_span_s_id(client: Any) -> None:
 def task_of_this_span(number: int) -> str:
     """Be a task of a name of its own: while Dask remembers one, all of its name are in the span of the first."""
     return str(number)
-
-
-def has_amount(metrics: Callable[[], dict[Any, float]], key: tuple[str, ...]) -> bool:
-    return metrics().get(key, 0.0) > 0
 
 
 def test_a_backend_needs_a_client() -> None:

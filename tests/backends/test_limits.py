@@ -179,20 +179,14 @@ def stranger() -> Iterator[psutil.Process]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's counts of CPU time")
-@pytest.mark.parametrize("on_dask", [True, False])
-def test_cores_of_other_processes_are_those_that_psutil_counts(
-    request: pytest.FixtureRequest, stranger: psutil.Process, on_dask: bool
-) -> None:
-    client = request.getfixturevalue("client") if on_dask else None
+def test_cores_of_other_processes_are_those_that_psutil_counts(client: Client, stranger: psutil.Process) -> None:
+    """Also benchmarks/others.py, with several of them."""
     before = of_the_host() - of_the_run()
     with MetricsCollector(client) as collector:
         first = of_the_host() - of_the_run()
         used = stranger.cpu_times().user
         while stranger.cpu_times().user < used + 1.5:
-            if client is not None:
-                client.submit(sum, range(1_000_000), pure=False).result()
-            else:
-                sum(range(1_000_000))
+            client.submit(sum, range(1_000_000), pure=False).result()
         last = of_the_host() - of_the_run()
     after = of_the_host() - of_the_run()
     metrics = collector.measurement.metrics

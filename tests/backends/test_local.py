@@ -7,13 +7,11 @@ import multiprocessing
 import os
 import socket
 import subprocess
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,9 +36,6 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS
 MB = 1_000_000
 fork_pool = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("fork"))
 spawn_pool = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
-process_pools = pytest.mark.parametrize(
-    "pool", [fork_pool, spawn_pool, loky.ProcessPoolExecutor], ids=["fork", "spawn", "loky"]
-)
 
 Row = dict[str, Any]
 
@@ -140,8 +135,8 @@ def cpu_of(chunks: list[Row]) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     "pool",
-    [fork_pool, *(pytest.param(pool, marks=pytest.mark.slow) for pool in (spawn_pool, loky.ProcessPoolExecutor))],
-    ids=["fork", "spawn", "loky"],
+    [fork_pool, pytest.param(loky.ProcessPoolExecutor, marks=pytest.mark.slow)],
+    ids=["fork", "loky"],
 )
 def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: ProcessRecorder, pool: Any) -> None:
     before = cpu_of_children()
@@ -163,7 +158,7 @@ def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: Pr
 
 
 @pytest.mark.slow
-@process_pools
+@pytest.mark.parametrize("pool", [fork_pool, spawn_pool], ids=["fork", "spawn"])
 def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
     backend: ProcessRecorder, pool: Any
 ) -> None:
@@ -450,11 +445,10 @@ def test_samples_are_bounded_and_keep_the_highest_memory(
     assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
-def test_looking_harms_no_fork(backend: ProcessRecorder, rounds: int) -> None:
+def test_looking_harms_no_fork(backend: ProcessRecorder) -> None:
     backend.open(0.0005)
     context = multiprocessing.get_context("fork")
-    for _ in range(rounds):
+    for _ in range(4):
         children = [context.Process(target=record, args=(0.0,)) for _ in range(4)]
         for child in children:
             child.start()
@@ -496,28 +490,3 @@ def test_tracking_by_hand_follows_this_process_and_its_children(backend: Process
     assert len(data["worker_memory"][process_name()]) >= len(data["worker_memory"][name]) >= 3
     counts = list(data["worker_counts"].values())
     assert max(counts) - counts[-1] == 1
-
-
-# Parsl
-
-
-@pytest.mark.slow
-def test_parsl_s_processes_are_found_though_it_lets_go_of_them(
-    backend: ProcessRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parsl = pytest.importorskip("parsl")
-    monkeypatch.setenv("PATH", sysconfig.get_path("scripts"), prepend=os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
-    pilots = parsl.executors.HighThroughputExecutor(max_workers_per_node=2, address="127.0.0.1", cores_per_worker=0.5)
-    config = parsl.config.Config(
-        executors=[pilots], run_dir=str(tmp_path), initialize_logging=False, exit_mode="cleanup"
-    )
-    with parsl.load(config):
-        chunks = measured(backend, ParslExecutor(status=False), spun, [0.5] * 4)
-    parsl.clear()
-    workers = lifetimes(backend)
-    assert set(workers) == {chunk["worker"] for chunk in chunks}
-    for worker, cpu in cpu_of(chunks).items():
-        assert workers[worker]["cpu_seconds"] == pytest.approx(cpu, rel=0.05, abs=0.3)
-        assert workers[worker]["threads"] == 1
-    assert [note for note in backend.notes() if "does not report its number of processes" not in note] == []

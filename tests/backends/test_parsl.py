@@ -165,13 +165,13 @@ def test_blocks_idle_workers_and_efficiency_are_those_of_the_operating_system(
         ParslExecutor(status=False, compression=None), schema=NanoAODSchema, chunksize=4000, savemetrics=True
     )
     files = {name: {"files": dict([next(iter(what["files"].items()))])} for name, what in sample.items()}
-    later = threading.Timer(3.0, pool.scale_out_facade, [1])
+    later = threading.Timer(1.5, pool.scale_out_facade, [1])
     with MetricsCollector() as collector:
         later.start()
-        output, report = runner(files, processor_instance=KernelCounted(12.0))
+        output, report = runner(files, processor_instance=KernelCounted(6.0))
         later.join()
         assert wait_until(lambda: len(workers_of(pool)) == 4)
-        time.sleep(5.0)
+        time.sleep(2.0)
     truth = workers_of(pool)
     measurement, run = collector.measurement, collector.measurement.run
 

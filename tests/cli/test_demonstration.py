@@ -1,34 +1,35 @@
 """The demonstration measures what it analyses."""
 
-from multiprocessing.util import get_temp_dir
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE
 
 import roastcoffea
-from roastcoffea.cli import main
 
 
 @pytest.mark.slow
-def test_the_demonstration_measures_what_it_analyses(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # multiprocessing keeps a folder of its own until this process ends, in whose path its sockets' addresses are
-    get_temp_dir()
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    sizes = ["--files", "2", "--events", "2000", "--chunksize", "500"]
-    folders = ["--folder", str(tmp_path / "sample"), "--out", str(tmp_path / "my runs")]
-    assert main(["demo", *sizes, *folders]) == 0
-
-    out, err = capfd.readouterr()
-    assert err == ""
-    assert "complete: 16 of 16 chunks" in out
+def test_the_demonstration_measures_what_it_analyses(tmp_path: Path) -> None:
+    (scratch := tmp_path / "scratch").mkdir()
+    (here := tmp_path / "my runs").mkdir()
+    sizes = ["--files", "2", "--events", "2000", "--chunksize", "500", "--folder", str(tmp_path / "sample")]
+    command = [sys.executable, "-W", "error", "-m", "roastcoffea", "demo", *sizes]
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    done = subprocess.run(
+        command, check=False, cwd=here, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "complete: 16 of 16 chunks" in done.stdout
     assert [*scratch.iterdir()] == []
-    (saved,) = filter(Path.is_dir, (tmp_path / "my runs").iterdir())
+    assert [path.name for path in here.iterdir()] == ["roastcoffea-runs"]
+    (saved,) = filter(Path.is_dir, (here / "roastcoffea-runs").iterdir())
+    shown = saved.relative_to(here)
     page = saved / "report.html"
-    assert f"All tables: roastcoffea show '{saved}' --all\nPage: {page}\nAll runs: roastcoffea list " in out
+    lines = (f"All tables: roastcoffea show {shown} --all", f"Page: {shown}/report.html", "All runs: roastcoffea list")
+    assert "\n".join(lines) in done.stdout
     assert "dijet" in page.read_text().lower()
     measurement = roastcoffea.load(saved)
     assert measurement.outcome == "finished"

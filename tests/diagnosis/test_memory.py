@@ -191,24 +191,6 @@ def test_memory_of_an_event_is_what_was_planted(small: Client, fileset: Any, tmp
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_only_paused(small: Client, fileset: Any, tmp_path: Path) -> None:
-    # between 80 % of the limit, where Dask pauses, and 95 %, where it kills
-    processor = Hungry(EACH, str(tmp_path), lethal=int(0.87 * LIMIT), times=1, seconds=0.1)
-    measurement = measured(small, fileset, processor)
-    assert 0.82 * LIMIT < max(note.resident for note in notes(tmp_path)) < 0.93 * LIMIT
-    evidence = evidence_of(measurement)
-    assert evidence.killed == []
-    assert evidence.paused
-    assert evidence.paused[0]["paused_seconds"] == pytest.approx(
-        measurement.pauses.assign(seconds=measurement.pauses["stop"] - measurement.pauses["start"])
-        .groupby("worker")["seconds"]
-        .sum()
-        .max()
-    )
-    assert "paused" in said(measurement).what
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_chunks_that_never_fit_are_told_with_their_entries(fileset: Any, tmp_path: Path) -> None:
     with (

@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade import evidence_of
 from planted_work import Analysis, Calibrated
 from plants import Ground, measured
-
-from roastcoffea.diagnosis.finding import CAUSES
 
 pytestmark = pytest.mark.slow
 
@@ -43,21 +40,6 @@ def test_a_section_that_sleeps(client: Any, fileset: Any) -> None:
     assert "calibration" in finding.text
     # 12,000 events in each of four files, on two threads; a host without free cores leaves less to be saved
     assert finding.seconds == pytest.approx(4 * 12 * 0.1 / 2, rel=0.5)
-
-
-def test_attempts_that_raise(client: Any, fileset: Any, tmp_path: Path) -> None:
-    plan = Analysis(cpu=0.01, failing=0.2, share=1.0, folder=str(tmp_path))
-    finding = finding_of("failures", measured(client, fileset, plan, retries=3))
-    assert "the calibration service did not answer" in finding.text
-
-
-def test_a_function_that_takes_most_of_the_time(client: Any, fileset: Any) -> None:
-    measurement = measured(client, fileset, Analysis(cpu=0.01, function=0.06))
-    # on a host without free cores contention comes first, and then less is left to be saved
-    (draft,) = CAUSES["compute"].findings(evidence_of(measurement.run, profile=measurement.profile))
-    (function,) = draft.culprits
-    assert "reweighted" in function.name
-    assert {finding.cause for finding in measurement.verdict} & {"compute", "contention"}
 
 
 def test_a_file_that_each_chunk_loads(client: Any, fileset: Any, tmp_path: Path) -> None:

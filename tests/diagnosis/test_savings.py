@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import uproot
-from analyses import Planted, runner_for
-from coffea.nanoevents import BaseSchema
 from handmade import evidence_of
 from limited_runs import edited, merged
 from made_runs import made_run, plan, savings_of
-from processes import contended
 
-from roastcoffea.collector import MetricsCollector
 from roastcoffea.diagnosis.finding import CAUSES, Finding
 from roastcoffea.diagnosis.savings import Removal, Saving, Taken, without_cpu, without_excess
-from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
 
 EACH = 0.01
@@ -145,25 +138,3 @@ def test_fetching_is_a_saving_of_transfer_and_not_of_merging() -> None:
 
 
 # Runs that are made
-
-
-@pytest.mark.slow
-def test_sleep_that_is_taken_out_saves_what_was_told(client: Any, tmp_path: Path) -> None:
-    with uproot.recreate(tmp_path / "a.root") as file:
-        file.mktree("Events", {"x": np.float64})
-        for _ in range(24):
-            file["Events"].extend({"x": np.arange(500.0)})
-    fileset = {"data": {"files": {str(tmp_path / "a.root"): "Events"}}}
-
-    def run(**what: float) -> Measurement:
-        with MetricsCollector(client) as collector:
-            runner_for(client, 500, schema=BaseSchema)(fileset, processor_instance=Planted(**what))
-        return collector.measurement
-
-    run(sleep=0.01)
-    with contended() as host:
-        slow, quick = (run(spin=0.1, sleep=sleep).run for sleep in (0.4, 0.0))
-    truth = (slow.stop - slow.start) - (quick.stop - quick.start)
-    found = taken_out("blocked", slow)
-    # what others took of the cores in one run and not in the other is no error of it
-    assert found.seconds == pytest.approx(truth, rel=0.15, abs=host.seconds)

@@ -48,34 +48,23 @@ PLANTED = {
     "host x3 of 5": (Slower("host", 2, 3), {"chunks": 200, "workers": 20, "files": 10, "workers_of_host": 4}, 0.95),
     "host x3 of 2": (Slower("host", 1, 3), {"chunks": 60, "workers": 4, "files": 4, "workers_of_host": 2}, 0.95),
 }
-MANY = 100
-"""Runs that tell a rate; of fewer, one may be an unlucky one."""
-RUNS = [12, pytest.param(MANY, marks=pytest.mark.slow)]
 
 
-def most_alarms(runs: int) -> int:
-    """Runs that may blame somebody innocent: one in a hundred."""
-    return max(runs // 100, 1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_runs_blame_nobody(name: str) -> None:
     draw = np.random.default_rng(7)
-    found = [blamed(draw, **HEALTHY[name]) for _ in range(MANY)]
-    assert sum(map(bool, found)) <= most_alarms(MANY)
+    assert [blamed(draw, **HEALTHY[name]) for _ in range(3)] == [[]] * 3
 
 
-@pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_is_slow_is_found_and_nobody_else(name: str, runs: int) -> None:
-    slow, described, share = PLANTED[name]
+def test_what_is_slow_is_found_and_nobody_else(name: str) -> None:
+    """In two of three runs at least: benchmarks/simulated.py counts it in a hundred."""
+    slow, described, _ = PLANTED[name]
     draw = np.random.default_rng(7)
-    found = [{(one.kind, one.name) for one in blamed(draw, slow=[slow], **described)} for _ in range(runs)]
-    culprit = (slow.kind, f"{slow.kind} {slow.number}")
-    hits = sum(culprit in one for one in found)
-    assert hits >= share * runs - (0 if runs >= MANY else 1)
-    assert sum(bool(one - {culprit}) for one in found) <= most_alarms(runs)
+    found = [{(one.kind, one.name) for one in blamed(draw, slow=[slow], **described)} for _ in range(3)]
+    culprit = {(slow.kind, f"{slow.kind} {slow.number}")}
+    assert found.count(culprit) >= 2
+    assert found.count(culprit) + found.count(set()) == 3
 
 
 def test_a_slow_worker_has_its_factor_seconds_and_host() -> None:
@@ -198,7 +187,10 @@ def test_the_first_chunk_of_a_thread_is_a_factor_of_its_own() -> None:
     assert slowness(table, lifetimes).slow == []
 
 
-@pytest.mark.parametrize("column", [field.name for field in CHUNK_COLUMNS])
+NEEDED = {"dataset", "file", "worker", "outcome", "events", "wall_seconds", "cpu_seconds", "core_wait_seconds", "start"}
+
+
+@pytest.mark.parametrize("column", [field.name for field in CHUNK_COLUMNS if field.name in NEEDED])
 def test_no_column_has_to_be_measured(column: str) -> None:
     table = by_hand(wall_seconds=by_hand()["wall_seconds"].to_numpy() * np.where(np.arange(40) % 4 == 1, 5, 1))
     place = table.column_names.index(column)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 from handmade import evidence_of, memory_of
-from limited_runs import LIMITED, edited, verdict_of
+from limited_runs import APART, MORE, assert_left_is_no_more_than_all, contradictions, edited
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis import Verdict
@@ -18,7 +17,6 @@ from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.records.run import Host, Run
 
-MORE, FEWER, APART = "2 threads per core", "fewer threads", "processes with one thread each"
 CORES = {"enough": (64, 0.0), "of each other": (2, 0.0), "of others": (64, 32.0)}
 """Cores of the host, and those that other programs took, by whom threads wait for."""
 
@@ -43,31 +41,14 @@ def run_with(contention: str, *, storage: bool, lock: bool, threads: int = 4) ->
     return replace(merged, lifetimes=merged.lifetimes.slice(0, 1))
 
 
-def contradictions(found: list[Finding]) -> list[str]:
-    """What two findings of a run must not say together."""
-    causes, texts = {one.cause for one in found}, [one.text for one in found]
-    more, fewer, apart = (any(words in text for text in texts) for words in (MORE, FEWER, APART))
-    lines = {
-        line for text in texts for line in re.findall(r"(?:--nworkers \d+ )?--nthreads \d+|LocalCluster\(.*?\)", text)
-    }
-    sizes = {found[1] for text in texts if (found := re.search(r"chunksize=(\d+)", text))}
-    wrong = {
-        "more threads and fewer": more and fewer,
-        "more threads where threads wait for cores": more and "contention" in causes,
-        "more threads where threads wait for the interpreter": more and "interpreter lock" in causes,
-        "more threads where memory is short": more and "memory" in causes,
-        "more processes where memory is short": apart and "memory" in causes,
-        "more threads where they are idle at the end": more and "tail" in causes,
-        f"several lines {lines}": len(lines) > 1,
-        f"several chunk sizes {sizes}": len(sizes) > 1,
-    }
-    return [what for what, is_so in wrong.items() if is_so]
-
-
-@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
-    ("contention", "storage", "lock", "memory"),
-    list(product(["", "of each other", "of others"], [False, True], [False, True], [False, True])),
+    ("contention", "storage", "lock", "memory", "threads"),
+    [
+        (contention, storage, lock, (number + storage + lock) % 2 > 0, threads)
+        for threads in (1, 4)
+        for number, contention in enumerate(CORES | {"": (0, 0.0)})
+        for storage, lock in product([False, True], [False, True] if threads > 1 else [False])
+    ],
 )
 def test_findings_of_a_run_do_not_contradict_each_other(
     contention: str, storage: bool, lock: bool, memory: bool, threads: int
@@ -86,20 +67,6 @@ def test_findings_of_a_run_do_not_contradict_each_other(
     shown = [one.of_others for one in Verdict(found).shown]
     assert shown == sorted(shown)
     assert shown.count(True) == (contention == "of others" and "contention" in causes)
-
-
-def assert_left_is_no_more_than_all(found: list[Finding], together: float | None) -> None:
-    known = [one for one in found if one.seconds is not None]
-    assert sum(one.left or 0.0 for one in known) <= (together or 0.0) * (1 + 1e-9)
-    assert all((one.left or 0.0) <= (one.seconds or 0.0) * (1 + 1e-9) for one in known)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cause", LIMITED)
-def test_findings_of_a_run_with_one_cause_do_not_contradict_each_other(cause: str) -> None:
-    verdict = verdict_of(cause)
-    assert contradictions(list(verdict)) == []
-    assert_left_is_no_more_than_all(list(verdict), verdict.together)
 
 
 def test_what_the_findings_before_it_save_is_not_told_again() -> None:

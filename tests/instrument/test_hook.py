@@ -82,8 +82,7 @@ OUT_OF_REACH = {
 }
 
 
-@pytest.mark.parametrize("others", ["Runner", "function"])
-@pytest.mark.parametrize("kind", OUT_OF_REACH)
+@pytest.mark.parametrize(("kind", "others"), [("local", "function"), ("not watched", "Runner")])
 def test_a_call_out_of_reach_takes_nothing_from_the_others(
     client: Any, sample: Any, kind: str, others: str, tmp_path: Path
 ) -> None:

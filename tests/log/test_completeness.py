@@ -53,7 +53,7 @@ def random_chunks(draw: random.Random, number: int) -> Rows:
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_counts_of_what_lacks_a_record(seed: int) -> None:
     draw = random.Random(seed)
     size = draw.choice((0, 1, 5, 40))
@@ -187,10 +187,9 @@ def test_files_that_are_lost_are_counted_and_the_first_are_named(good: Path) -> 
     ]
 
 
-@pytest.mark.parametrize("on_dask", [False, True])
 @pytest.mark.parametrize(
-    ("skip", "error"),
-    [(True, OSError), pytest.param((OSError, LookupError), KeyError, marks=needs_kinds_of_skips)],
+    ("skip", "error", "on_dask"),
+    [(True, OSError, True), pytest.param((OSError, LookupError), KeyError, False, marks=needs_kinds_of_skips)],
 )
 def test_chunks_that_are_skipped_are_a_problem(
     good: Path, skip: Any, error: type[Exception], on_dask: bool, client: Client

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from processes import wait_until
 
+from roastcoffea.cli import main
 from roastcoffea.log.journal import RECORDS, SCHEMA, JournalWriter
 from roastcoffea.log.journals import Entry, JournalError, claimed, journal_in, journals_in
 from roastcoffea.recording.assembly import remove_old
@@ -184,32 +185,31 @@ def aged(folder: Path, seconds: float) -> None:
         os.utime(file, (then, then))
 
 
-def recovering(folder: Path, out: Path, place: Sequence[str] = HERE) -> subprocess.CompletedProcess[str]:
-    words = command(place, sys.executable, "-m", "roastcoffea", "recover", folder, "-o", out)
-    return subprocess.run(words, check=False, capture_output=True, text=True)
-
-
-PLACES = pytest.mark.parametrize("place", [HERE, ANOTHER_HOST, CONTAINER], ids=["here", "another host", "container"])
+def places(how: str) -> pytest.MarkDecorator:
+    """Places of writers, and what else they do; the latter is the same everywhere."""
+    every = [(HERE, how), (HERE, ""), (ANOTHER_HOST, ""), (CONTAINER, "")]
+    return pytest.mark.parametrize(("place", "how"), every, ids=[how, "here", "another host", "container"])
 
 
 @pytest.mark.slow
-@PLACES
-@pytest.mark.parametrize("how", ["", "closed"])
-def test_what_lives_is_left_alone_wherever_and_however_long(place: Sequence[str], how: str, tmp_path: Path) -> None:
+@places("closed")
+def test_what_lives_is_left_alone_wherever_and_however_long(
+    place: Sequence[str], how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with writing(tmp_path / "one", place, how):
         aged(tmp_path / "one", 100 * 86_400.0)
         assert journal_in(tmp_path / "one").is_written
         with claimed(tmp_path / "one") as ours:
             assert not ours
         assert remove_old(tmp_path, 1, 0) == []
-        assert "running" in recovering(tmp_path, tmp_path / "out").stdout
+        main(["recover", str(tmp_path), "-o", str(tmp_path / "out")])
+        assert "running" in capsys.readouterr().out
         assert [entry.data for entry in journal_in(tmp_path / "one").entries()] == [b"before"]
         assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-@PLACES
-@pytest.mark.parametrize("how", ["", "forked"])
+@places("forked")
 def test_a_killed_writer_is_known_to_be_dead_wherever_it_was(place: Sequence[str], how: str, tmp_path: Path) -> None:
     with writing(tmp_path / "one", place, how) as process:
         process.kill()

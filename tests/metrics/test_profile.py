@@ -172,14 +172,13 @@ def test_an_older_measurement_says_that_it_has_none() -> None:
 
 
 EXECUTORS = {
-    "iterative": lambda _: IterativeExecutor(status=False),
     "processes": lambda _: FuturesExecutor(workers=2, status=False),
     "dask": lambda client: DaskExecutor(client=client, status=False),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["iterative", "processes", "dask"])
+@pytest.mark.parametrize("executor", ["processes", "dask"])
 def test_a_real_run_has_the_time_of_its_functions(
     executor: str, sample: dict[str, Any], shared_client: Client, tmp_path: Path
 ) -> None:

@@ -175,7 +175,7 @@ def counted(
     return sums
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 16))])
+@pytest.mark.parametrize("seed", range(4))
 def test_drawn_runs_are_counted_as_by_definition(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "BLOCK", 7)
     random = np.random.default_rng(seed)

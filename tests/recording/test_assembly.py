@@ -175,9 +175,7 @@ if sys.argv[2] == "raise":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("end", "outcome"), [("normal", None), ("fork", None), ("raise", "finished"), ("inside", "lost")]
-)
+@pytest.mark.parametrize(("end", "outcome"), [("fork", None), ("raise", "finished"), ("inside", "lost")])
 def test_it_outlives_a_process_that_does_not_end_well(tmp_path: Path, end: str, outcome: str | None) -> None:
     place = tmp_path / "journals"
     ended = subprocess.run(

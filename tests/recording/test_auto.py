@@ -55,43 +55,25 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "workers", "by_import"),
-    [pytest.param(SPAWNING, None, False, id="spawn, run"), pytest.param(ON_DASK, 1, True, id="dask, import")],
+    ("script", "workers", "by_import", "prints"),
+    [
+        pytest.param(SPAWNING, None, False, ["[2, 4]", "{'events': 16000}"], id="spawn, run"),
+        pytest.param(ON_DASK, 1, True, ["{'events': 16000}"], id="dask, import"),
+    ],
 )
 def test_processes_of_the_script_work_and_record_nothing(
-    folder: Path, script: str, workers: int | None, by_import: bool
+    folder: Path, script: str, workers: int | None, by_import: bool, prints: list[str]
 ) -> None:
     imported = "import roastcoffea.auto\n" if by_import else ""
     (folder / "script.py").write_text(imported + START + script)
-    plain = run_in(folder, *PYTHON, "script.py")
-    assert saved_in(folder) == []
     command = PYTHON if by_import else MEASURED
     measured = run_in(folder, *command, "script.py", **({"ROASTCOFFEA": "runs"} if by_import else {}))
-    assert (measured.returncode, printed(measured)) == (plain.returncode, printed(plain))
-    assert (measured.returncode, printed(measured)[-1]) == (0, "{'events': 16000}")
+    assert (measured.returncode, printed(measured)) == (0, prints), measured.stderr
     (measurement,) = saved_in(folder)
     assert measurement.metrics["num_chunks"] == 16
     assert measurement.metrics.get("peak_workers") == (workers or measurement.metrics.get("peak_workers"))
     assert len(TOLD.findall(measured.stderr)) == 1
     assert ("All tables: " in measured.stderr) == (not by_import)
-
-
-@pytest.mark.slow
-def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None:
-    own = "\n".join(
-        [
-            "from roastcoffea import MetricsCollector",
-            "with MetricsCollector() as collector:",
-            "    call(analyses.COUNT_EVENTS)",
-            "print(collector.metrics['num_chunks'])",
-            "call(analyses.Jets())",
-        ]
-    )
-    (folder / "script.py").write_text(START + own)
-    measured = run_in(folder, *MEASURED, "script.py")
-    assert "16" in printed(measured)
-    (measurement,) = saved_in(folder)
-    assert [call.processor for call in measurement.run.calls] == ["Jets"]
 
 
 @pytest.mark.slow
@@ -213,23 +195,6 @@ def test_preprocessing_without_a_run_is_saved_as_it_ended(sample: Any, tmp_path:
     found = roastcoffea.load(path)
     assert (found.preprocessing["bytes_requested"] > 0).tolist() == [True] * 4
     assert found.run.stop <= ended + 0.05
-
-
-@pytest.mark.slow
-def test_a_script_that_only_preprocesses(folder: Path) -> None:
-    script = (
-        START
-        + """
-runner = analyses.runner_for(None, 1000, executor=lambda **_: IterativeExecutor(status=False))
-with open("sample.json") as file:
-    print(len(list(runner.preprocess(json.load(file)))))
-"""
-    )
-    (folder / "script.py").write_text("import roastcoffea.auto\n" + script)
-    done = run_in(folder, *PYTHON, "script.py", ROASTCOFFEA="runs")
-    assert (done.returncode, printed(done)) == (0, ["16"]), done.stderr
-    (found,) = saved_in(folder)
-    assert len(found.preprocessing) == 4
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from analyses import Jets, runner_for
-from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
+from coffea.processor import IterativeExecutor, Runner
 from distributed import Client
 
 from roastcoffea import MetricsCollector
@@ -67,23 +67,20 @@ def differences(one: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-EXECUTORS = {"iterative": IterativeExecutor(status=False), "futures": FuturesExecutor(workers=2, status=False)}
-
-
 def measured(client: Client, sample: Any, executor: str, place: Path, *, peak_memory: bool = True) -> MetricsCollector:
     """A collector that has measured 8 chunks, with its journal in this place."""
     if executor == "dask":
         runner = runner_for(client, 2000)
     else:
         settings = {"chunksize": 2000, "metadata_cache": {}, "savemetrics": True}
-        runner = Runner(executor=EXECUTORS[executor], **settings)
+        runner = Runner(executor=IterativeExecutor(status=False), **settings)
     dask = client if executor == "dask" else None
     with MetricsCollector(dask, name="mine", journal=place, peak_memory=peak_memory) as collector:
         runner(sample, processor_instance=Jets())
     return collector
 
 
-KINDS = ["iterative", *(pytest.param(executor, marks=pytest.mark.slow) for executor in ("dask", "futures"))]
+KINDS = ["iterative", pytest.param("dask", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("executor", KINDS)
@@ -254,11 +251,8 @@ def outcome(folder: Path, out: Path) -> str:
     return "recovered"
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_impossible_values_end_in_a_measurement_or_name_the_journal(
-    seed: int, journal: Journal, tmp_path: Path
-) -> None:
-    dice = random.Random(seed)
+def test_impossible_values_end_in_a_measurement_or_name_the_journal(journal: Journal, tmp_path: Path) -> None:
+    dice = random.Random(0)
     entries = list(journal.entries())
     found = Counter()
     for number in range(25):
@@ -288,7 +282,7 @@ def test_one_bad_entry_leaves_the_others(journal: Journal, tmp_path: Path) -> No
 def test_a_flipped_bit_ends_in_a_measurement_or_names_the_journal(journal: Journal, tmp_path: Path) -> None:
     (file,) = journal.folder.iterdir()
     whole, dice = file.read_bytes(), random.Random(0)
-    for number in range(40):
+    for number in range(16):
         at = dice.randrange(len(whole) if number % 2 else 3000)  # half of them in the header
         (tmp_path / f"{number}").mkdir()
         flipped = bytes([whole[at] ^ 1 << dice.randrange(8)])
@@ -296,7 +290,7 @@ def test_a_flipped_bit_ends_in_a_measurement_or_names_the_journal(journal: Journ
         assert outcome(tmp_path / f"{number}", tmp_path / "out") in {"recovered", "refused"}
 
 
-@pytest.mark.parametrize("start", [1e308, math.nan, -1.0, math.inf, True])
+@pytest.mark.parametrize("start", [math.nan, True])
 def test_a_bad_journal_does_not_stop_the_others(
     start: float, journal: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

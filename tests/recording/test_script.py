@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import webbrowser
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,15 +35,14 @@ ENDS = [
 WAYS = {"file": ("./script.py",), "module": ("-m", "script"), "folder": (".",)}
 
 
-def ends_and_ways() -> Iterator[Any]:
-    """Each end of a script that is a file; for other ways to name it those where Python does something else."""
-    for name, way in WAYS.items():
-        for end in ENDS:
-            quick = name == "file" or any(word in end for word in ("globals", "KeyboardInterrupt", "sys.exit(3)"))
-            yield pytest.param(end, way, id=f"{name}-{end}", marks=() if quick else pytest.mark.slow)
+ALSO_OTHERWISE = ENDS[-1]
+"""Says what differs by the way in which a script is named."""
 
 
-@pytest.mark.parametrize(("end", "way"), list(ends_and_ways()))
+@pytest.mark.parametrize(
+    ("end", "way"),
+    [*((end, WAYS["file"]) for end in ENDS), (ALSO_OTHERWISE, WAYS["module"]), (ALSO_OTHERWISE, WAYS["folder"])],
+)
 def test_a_script_runs_as_with_python(tmp_path: Path, end: str, way: tuple[str, ...]) -> None:
     name = "__main__.py" if way == (".",) else "script.py"
     (tmp_path / name).write_text(f"import atexit, os, signal, sys\nprint('words')\n{end}\n")
@@ -71,6 +69,7 @@ def test_two_calls_one_of_which_raises(folder: Path) -> None:
     assert second.outcome == "failed"
     assert "planted" in str(second.error)
     assert measured.stderr.count("\nAll tables: roastcoffea show ") == 2
+    assert re.search(r"^roastcoffea: importing roastcoffea took [\d.]+ m?s, which", measured.stderr, re.MULTILINE)
     for measurement in (first, second):
         assert f"roastcoffea: page: {measurement.path}/report.html" in measured.stderr
         assert (measurement.path / "report.html").read_text().startswith("<!doctype html>")
@@ -79,35 +78,6 @@ def test_two_calls_one_of_which_raises(folder: Path) -> None:
 def without_what_differs(stderr: str) -> str:
     """Text of an error without the file's identity, which coffea prints."""
     return re.sub(r"fileuuid=.*?, usermeta", "", stderr)
-
-
-@pytest.mark.slow
-def test_imports_are_done_before_the_first_call_and_reported(folder: Path) -> None:
-    script = f"{START}\nprint('roastcoffea.collector' in sys.modules)\ncall(analyses.count_events)\n"
-    (folder / "script.py").write_text(f"import sys\n{script}")
-    measured = run_in(folder, *MEASURED, "script.py")
-    assert printed(measured)[0] == "True"
-    assert re.search(r"^roastcoffea: importing roastcoffea took [\d.]+ m?s, which", measured.stderr, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
-    (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
-    measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
-    assert measured.returncode == 0
-    assert len(saved_in(folder)) == len(TOLD.findall(measured.stderr)) == measured.stderr.count("All tables: ") == 1
-
-
-@pytest.mark.slow
-def test_a_name_given_to_run_is_that_of_its_measurements(folder: Path) -> None:
-    (folder / "script.py").write_text(f"{START}\ncall(analyses.count_events)\n")
-    measured = run_in(folder, *MEASURED, "--name", "zmumu", "script.py", "--name", "of the script")
-    assert measured.returncode == 0
-    (measurement,) = saved_in(folder)
-    assert measurement.run.name == "zmumu"
-    assert measurement.path is not None
-    assert measurement.path.name == "zmumu-001"
-    assert re.search(r"^zmumu\b", measured.stderr, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -123,15 +93,21 @@ def test_a_slow_host_makes_the_page_of_the_first_call(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_page_of_the_last_call_is_opened_on_demand(folder: Path) -> None:
-    (folder / "script.py").write_text(f"{START}\ncall(analyses.count_events)\n")
+def test_options_of_run(folder: Path) -> None:
+    """A name, a folder in the environment, also where the script imports auto, and a page that is opened."""
+    (folder / "script.py").write_text(
+        "import roastcoffea.auto\nimport sys\n"
+        f"{START}\nprint('roastcoffea.collector' in sys.modules, sys.argv)\ncall(analyses.count_events)\n"
+    )
     browser = folder / "browser"
     browser.write_text('#!/bin/sh\necho "$1" > opened\n')
     browser.chmod(0o700)
-    measured = run_in(folder, *MEASURED, "--open", "script.py", BROWSER=f"{browser} %s")
-    assert measured.returncode == 0
+    command = (*MEASURED[:2], "--name", "zmumu", "--open", "script.py", "--name", "of the script")
+    measured = run_in(folder, *command, ROASTCOFFEA="runs", BROWSER=f"{browser} %s")
+    assert (measured.returncode, printed(measured)[0]) == (0, "True ['script.py', '--name', 'of the script']")
     (measurement,) = saved_in(folder)
     assert measurement.path is not None
-    opened = folder / "opened"
-    assert opened.exists(), measured.stderr
-    assert opened.read_text().strip() == (measurement.path / "report.html").as_uri()
+    assert (measurement.run.name, measurement.path.name) == ("zmumu", "zmumu-001")
+    assert len(TOLD.findall(measured.stderr)) == measured.stderr.count("All tables: ") == 1
+    assert re.search(r"^zmumu\b", measured.stderr, re.MULTILINE)
+    assert (folder / "opened").read_text().strip() == (measurement.path / "report.html").as_uri()

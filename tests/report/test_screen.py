@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from handmade import empty_run, handmade_run
-from limited_runs import LIMITED
+from limited_runs import LIMITED, measured
 from made_runs import made_run, plan, with_call
 from rich.cells import cell_len
 from rich.console import Console
@@ -70,7 +70,7 @@ def test_a_healthy_run_takes_less_than_a_screen() -> None:
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in LIMITED]
 )
 def test_findings_fit_the_width_and_name_saving_and_remedy(name: str) -> None:
-    measurement, file = Measurement(LIMITED[name]()), io.StringIO()
+    measurement, file = measured(name), io.StringIO()
     measurement.print_summary(file)
     lines = file.getvalue().splitlines()
     assert len(lines) <= 24

@@ -81,7 +81,7 @@ sys.exit(status)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak memory from /proc")
-@pytest.mark.parametrize("table", ["chunks", "samples", "tasks", "preprocessing", "lifetimes"])
+@pytest.mark.parametrize("table", ["chunks", "samples"])
 def test_millions_of_equal_rows_in_a_small_file_are_refused_before_they_take_memory(table: str, saved: Path) -> None:
     rows, file, document = 3_000_000, saved / f"{table}.parquet", json.loads((saved / "run.json").read_text())
     of_type = {kind: pa.array([value]).take(pa.array(np.zeros(rows, np.int32))) for kind, value in VALUES}
@@ -118,13 +118,6 @@ def idle_states(rows: int) -> Mapping[str, Any]:
     )
 
 
-def idle_samples(rows: int) -> Mapping[str, Any]:
-    """A thousand workers that have nothing to do, and report at the same times."""
-    numbers = {column.name: np.zeros(rows) for column in SAMPLE_COLUMNS if column.kind != "text"}
-    times = dict.fromkeys(("time", "last_seen", "noted"), 1.7e9 + 5.0 * (np.arange(rows) // 1000))
-    return numbers | {"worker": cycle([f"tcp://10.1.2.3:{port}" for port in range(1000)], rows)} | times
-
-
 def equal_files(rows: int) -> Mapping[str, Any]:
     """Chunks of files that have the same number of entries."""
     texts = {"call": cycle(["c" * 32], rows), "dataset": cycle(["tt"], rows)}
@@ -156,12 +149,9 @@ NAMES = [f"Collection_branch_{number}-data" for number in range(300)]
     ("table", "rows_of"),
     [
         ("worker_states", idle_states),
-        ("samples", idle_samples),
         ("asked", equal_files),
         ("branch_reads", equal_reads),
         ("chunks", bare_chunks),
-        ("preprocessing", lambda rows: {"id": np.random.default_rng(1).integers(0, 2**63, rows)}),
-        ("samples", lambda rows: {"time": np.random.default_rng(1).uniform(0, 1e5, rows)}),
     ],
 )
 def test_large_tables_of_equal_work_are_read(

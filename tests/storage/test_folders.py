@@ -131,8 +131,9 @@ CALLS_OF_SAVING = [
 ]
 
 
-@pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    ("overwrite", "error"), [(False, FULL), (True, KeyboardInterrupt())], ids=["error", "interrupt"]
+)
 @pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
 def test_what_fails_leaves_everything_as_it_was(
     place: Any,
@@ -207,8 +208,7 @@ FOREIGN: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("foreign", FOREIGN)
+@pytest.mark.parametrize(("foreign", "late"), [*((each, False) for each in FOREIGN), ("file", True)])
 def test_a_folder_with_anything_else_in_it_is_not_replaced(
     foreign: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

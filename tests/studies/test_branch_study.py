@@ -67,10 +67,9 @@ def test_payload_is_that_of_the_branches_that_were_read(study: BranchStudy, samp
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("chunksize", [100_000, 20])
-def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> None:
+def test_payload_of_a_real_file(real_files: dict[str, Any]) -> None:
     fileset = {"dy": real_files["dy"]}
-    found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
+    found = branch_study(Columns, fileset, COUNTS, chunksize=20)
     (path,) = paths(fileset)
     assert list(found.table["bytes_payload"]) == [baskets(path, count) for count in COUNTS]
     assert found.notes == ["results as sent: not measured, because only Dask's scheduler records it"]

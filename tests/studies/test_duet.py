@@ -210,7 +210,7 @@ def test_a_planted_slower_version_is_found(sample: Any) -> None:
 
 def test_random_order_and_fresh_events_on_futures(sample: Any) -> None:
     executor = FuturesExecutor(workers=2, status=False)
-    found = duet_of(Jets(), Jets(), sample, executor, minutes=0.25)
+    found = duet_of(Jets(), Jets(), sample, executor, minutes=0.08)
     assert found.differences == []
     assert {row["first"] for row in found.pairs} == {"a", "b"}
     assert len({row["process"] for row in found.pairs}) <= 2
@@ -219,12 +219,12 @@ def test_random_order_and_fresh_events_on_futures(sample: Any) -> None:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as cluster, Client(cluster) as client:
         yield client
 
 
 def test_on_dask(sample: Any, client: Client) -> None:
-    found = duet_of(Jets(), Jets(), sample, DaskExecutor(client=client, status=False), minutes=0.2)
+    found = duet_of(Jets(), Jets(), sample, DaskExecutor(client=client, status=False), minutes=0.08)
     assert found.differences == []
     assert found.pairs
     assert all(row["a"]["bytes"] == row["b"]["bytes"] > 0 for row in found.pairs)
@@ -246,11 +246,11 @@ def forget():
 if __name__ == "__main__":
     from roastcoffea.studies import duet as study
     study.importable_package = lambda: None
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         client.run(forget)
         runner = Runner(DaskExecutor(client=client, status=False), schema=NanoAODSchema, chunksize=1000)
         with open("sample.json") as file:
-            found = study.duet(Jets(), Jets(), runner, json.load(file), minutes=0.2, treename="Events")
+            found = study.duet(Jets(), Jets(), runner, json.load(file), minutes=0.08, treename="Events")
     print(len(found.pairs), found.differences, cloudpickle.list_registry_pickle_by_value())
 """
 

@@ -98,12 +98,12 @@ def test_the_start_of_processes_is_no_work() -> None:
 
 def test_intervals_of_simulated_runs_hold() -> None:
     held = []
-    for seed in range(30):
+    for seed in range(10):
         found = made(noise=0.3, seed=seed)
         cpu, _, startup = found.whole.cpu
         assert startup == pytest.approx(COLD, rel=0.2)
         held.append(cpu.low <= found.cpu <= cpu.high)
-    assert sum(held) >= 25
+    assert sum(held) >= 8
 
 
 def test_wall_time_of_workers() -> None:

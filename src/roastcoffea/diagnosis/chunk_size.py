@@ -121,15 +121,14 @@ class _Weighed:
         removals = {size: self._cut_to(size) for size in self._sizes()}
         # replays with many small chunks take the longest, and small chunks rarely save time
         found = {
-            size: NOTHING if not too_large and self.replay.saves_nothing(one) else self.savings.changed(one)
+            size: 0.0 if not too_large and self.replay.saves_nothing(one) else max(self.replay.expected(one), 0.0)
             for size, one in removals.items()
         }
         if not found:
             return self._none("each file is already one chunk, or chunks of other sizes would need too much memory")
-        least = max(one.seconds for one in found.values()) - 0.01 * self.replay.measured
-        good = [size for size, one in found.items() if one.seconds >= least]
-        size = min(good, key=lambda one: abs(np.log(one / self.now)))
-        saving = found[size]
+        least = max(found.values()) - 0.01 * self.replay.measured
+        size = min((size for size in found if found[size] >= least), key=lambda one: abs(np.log(one / self.now)))
+        saving = self.savings.changed(removals[size])
         if saving.low <= 0 and not too_large:
             return self._none("no other size saves more than the prediction error")
         if isinstance(self.law, str):

@@ -60,6 +60,7 @@ class Calibrated:
     def __init__(self, run: Recorded) -> None:
         self._run, self.measured, self.workers = run, run.seconds, run.workers
         self.chunks: list[Chunks] = [stage.chunks for stage in run.stages if stage.chunks is not None]
+        self._whole = all(len(chunks) <= MOST for chunks in self.chunks)
         self._slots = run.workers * run.threads
         self.stages = [self._within_its_time(stage) for stage in run.stages]
 
@@ -79,7 +80,7 @@ class Calibrated:
     @cached_property
     def base(self) -> Numbers:
         """Wall times from replays of the unchanged run, in seconds."""
-        return self._seconds(Removal())
+        return self._seconds(Removal(), self.repeats)
 
     @cached_property
     def error(self) -> float:
@@ -88,8 +89,13 @@ class Calibrated:
 
     def saved(self, removal: Removal) -> tuple[float, float]:
         """Wall time saved by a change, and its standard deviation across replays, both in seconds."""
-        found = (self.base - self._seconds(removal)) / (1 + self.error)
+        found = (self.base - self._seconds(removal, self.repeats)) / (1 + self.error)
         return self._expected(found), float(np.std(found, ddof=1))
+
+    def expected(self, removal: Removal) -> float:
+        """Wall time saved by a change, without its deviation, which takes several times as long."""
+        repeats = 1 if self._whole else self.repeats
+        return self._expected(self.base[:repeats] - self._seconds(removal, repeats)) / (1 + self.error)
 
     def saves_nothing(self, removal: Removal) -> bool:
         """Whether the remaining work alone would keep all threads busy for the whole run."""
@@ -101,16 +107,15 @@ class Calibrated:
 
     def _expected(self, repeats: Numbers) -> float:
         """Wall time from a replay of all chunks or, if there are too many, the mean over replays of samples."""
-        whole = all(len(chunks) <= MOST for chunks in self.chunks)
-        return float(repeats[0] if whole else repeats.mean())
+        return float(repeats[0] if self._whole else repeats.mean())
 
-    def _seconds(self, removal: Removal) -> Numbers:
-        total = np.full(self.repeats, 0.0 if removal.client else self._run.client)
+    def _seconds(self, removal: Removal, repeats: int) -> Numbers:
+        total = np.full(repeats, 0.0 if removal.client else self._run.client)
         for stage in self.stages:
             if stage.kind not in removal.stages:
                 change = removal.scenario
                 load = change.preprocessing(stage.load) if stage.chunks is None else change.chunks(stage.chunks).load()
-                total += [self._once(stage, load, removal, seed) for seed in range(self.repeats)]
+                total += [self._once(stage, load, removal, seed) for seed in range(repeats)]
         return total
 
     def _once(self, stage: Stage, load: Load, removal: Removal, seed: int) -> float:

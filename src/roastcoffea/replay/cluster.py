@@ -296,7 +296,7 @@ class _Simulation:
     def _go_on(self, process: _Process) -> None:
         for shared, seconds in process:
             if seconds > 0:
-                if shared is None:
+                if shared is None or shared.places == inf:
                     self._at(self.now + seconds, process)
                 else:
                     shared.serve(self.now)

@@ -14,10 +14,7 @@ from roastcoffea.cli import main
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status"),
-    [
-        ([], 0),
-        (["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2),
-    ],
+    [(["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2)],
 )
 def test_a_reader_that_leaves_does_not_make_a_comparison_fail(options: list[str], status: int, drawable: Path) -> None:
     command = [sys.executable, "-m", "roastcoffea", "compare", str(drawable), str(drawable), *options]

@@ -12,6 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from scripts_run import START, run_in
 
+from roastcoffea.cli import main
+
 SCHEMA = Path(__file__).parents[3] / "docs" / "schemas" / "duet.json"
 COMMAND = (sys.executable, "-m", "roastcoffea", "duet")
 SCRIPT = f"""{START}
@@ -40,7 +42,7 @@ def scripts(tmp_path: Path, sample: Any) -> Path:
 
 
 def test_scripts_with_modules_of_their_own(scripts: Path) -> None:
-    done = run_in(scripts, *COMMAND, "--minutes", "0.3", "old/script.py", "new/script.py", "--year")
+    done = run_in(scripts, *COMMAND, "--minutes", "0.15", "old/script.py", "new/script.py", "--year")
     assert done.returncode == 0, done.stderr
     assert re.findall(r"before .*?(\w+)/script.py \['--year'\]", done.stdout) == ["new", "old"]
     for words in (
@@ -73,7 +75,6 @@ def test_json_and_page_of_equal_scripts(scripts: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "status", "words"),
     [
-        (SCRIPT, "print('nothing')", 1, "there is no processor in new/script.py, because no Runner was called"),
         (SCRIPT, "raise SystemExit(3)", 3, "there is no processor in new/script.py, because no Runner was called"),
         ("print('nothing')", SCRIPT, 1, "there is no duet, because no Runner was called"),
         (SCRIPT, SCRIPT.replace("analyses.spin(constants.SECONDS)", "raise LookupError('planted')"), 1, "planted"),
@@ -93,12 +94,18 @@ def test_how_scripts_end_otherwise(scripts: Path, old: str, new: str, status: in
     [
         (("--minutes", "0", "a.py", "b.py"), "0.0 is not in the range x>0"),
         (("-o", "nowhere/duet.html", "a.py", "b.py"), "there is no folder nowhere"),
-        (("a.py", "b.py"), "can't open file"),
         (("a.py",), "Missing argument 'B'"),
     ],
 )
-def test_wrong_options_are_one_line(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
-    done = run_in(tmp_path, *COMMAND, *options)
-    assert done.returncode in {1, 2}
-    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-    assert words in done.stderr
+def test_wrong_options_are_one_line(
+    tmp_path: Path,
+    options: tuple[str, ...],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["duet", *options]) in {1, 2}
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from scripts_run import START, run_in
 
+from roastcoffea.cli import main
+
 COMMAND = (sys.executable, "-m", "roastcoffea", "plan")
 WRITES = f"""{START}
 print("before", sys.argv[1:])
@@ -69,7 +71,6 @@ def test_json_is_all_of_stdout(script: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
-        ("print('nothing')", 1, "there is no forecast, because no Runner was called"),
         ("raise SystemExit(3)", 3, "there is no forecast, because no Runner was called"),
         (FAILS, 1, "planted"),
     ],
@@ -98,11 +99,17 @@ def test_a_collector_of_the_script_does_not_take_the_sample(script: Path) -> Non
         (("--sample", "many"), "'many' is not a valid float"),
         (("--workers", "1,0"), "0 is not in the range 1<=x<=10000"),
         (("-o", "nowhere/plan.html"), "there is no folder nowhere"),
-        ((), "can't open file 'nowhere.py'"),
     ],
 )
-def test_wrong_options_are_one_line(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
-    done = run_in(tmp_path, *COMMAND, *options, "nowhere.py")
-    assert done.returncode in {1, 2}
-    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-    assert words in done.stderr
+def test_wrong_options_are_one_line(
+    tmp_path: Path,
+    options: tuple[str, ...],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", *options, "nowhere.py"]) in {1, 2}
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err

@@ -36,9 +36,9 @@ def lost() -> Run:
     return with_call(made_run([plan(1.0)] * 8, 2, outcome="lost", error="the client was killed"), outcome="lost")
 
 
-def of_a_million_chunks() -> Run:
+def of_many_chunks() -> Run:
     """Those of a small run, one after the other, with keys of their own."""
-    run, times = healthy(), 25_000
+    run, times = healthy(), 2_500
     assert run.chunks is not None
     columns = {}
     for name, column in zip(run.chunks.column_names, run.chunks.columns, strict=True):
@@ -81,13 +81,13 @@ def test_a_run_of_any_kind_fits_a_screen(kind: str, fits_a_screen: Callable[[Run
 
 
 @pytest.mark.slow
-def test_a_run_of_a_million_chunks_fits_a_screen(
+def test_a_run_of_a_hundred_thousand_chunks_fits_a_screen(
     fits_a_screen: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not read from disk, where so many equal rows are taken for damage."""
 
     def load(path: Path) -> Measurement:
-        found = Measurement(of_a_million_chunks())
+        found = Measurement(of_many_chunks())
         found.path = path
         return found
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -104,21 +103,24 @@ def test_what_cannot_be_watched(words: list[str], status: int, reason: str, caps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [False, True])
-def test_ctrl_c_ends_it_and_a_lost_scheduler_is_a_failure(command_line_cluster: Any, lost: bool) -> None:
+def test_ctrl_c_ends_it_and_a_lost_scheduler_is_a_failure(command_line_cluster: Any) -> None:
     cluster: CommandLineCluster = command_line_cluster(workers=1)
     address = json.loads(cluster.file.read_text())["address"]
+    assert ended_watch(address, lambda watching: watching.send_signal(signal.SIGINT)) == (0, "")
+    lost = ended_watch(address, lambda _: cluster.processes[0].kill())
+    assert lost == (1, f"roastcoffea: the scheduler at {address} is gone")
+
+
+def ended_watch(address: str, end: Callable[[subprocess.Popen[str]], None]) -> tuple[int, str]:
+    """Status and errors of a watch that is ended once it has shown the worker."""
     lines: list[str] = []
     command = [sys.executable, "-m", "roastcoffea", "watch", address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         reader = threading.Thread(target=lambda: lines.extend(process.stdout or ()))
         reader.start()
         assert wait_until(lambda: any("1 worker" in line for line in lines))
-        if lost:
-            cluster.processes[0].kill()
-        else:
-            os.kill(process.pid, signal.SIGINT)
+        end(process)
         status = process.wait(PATIENCE)
         reader.join()
         errors = process.stderr.read() if process.stderr else ""
-    assert (status, errors.strip()) == ((1, f"roastcoffea: the scheduler at {address} is gone") if lost else (0, ""))
+    return status, errors.strip()

@@ -24,7 +24,7 @@ from roastcoffea.records.run import Run
 from roastcoffea.records.workers import REQUEST_COLUMNS, SAMPLE_COLUMNS
 
 Row = dict[str, Any]
-SEEDS = range(5000, 5010)
+SEEDS = range(5000, 5003)
 """None of these numbers was used while the rules were made."""
 
 
@@ -208,7 +208,7 @@ def test_a_worker_that_is_given_nothing(seed: int) -> None:
 # Healthy runs
 
 
-@pytest.mark.parametrize("seed", range(2000, 2040))
+@pytest.mark.parametrize("seed", range(2000, 2005))
 def test_healthy_runs(seed: int) -> None:
     """All workers arrive, some late; adaptive scaling soon gives some up, and others leave near the end."""
     made = Plan(seed, late=(0.0, 5.0, 60.0, 150.0)[seed % 4])
@@ -259,12 +259,12 @@ def test_a_worker_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         client.gather(client.map(time.sleep, [0.01] * 30, pure=False))
         processes = client.run(os.getpid)
         stopped, *others = processes
-        with MetricsCollector(client) as collector:
+        with MetricsCollector(client, worker_tracking_interval=0.5) as collector:
             client.gather(client.map(time.sleep, [0.02] * 30, pure=False))
             os.kill(processes[stopped], signal.SIGSTOP)
             begun = time.time()
             try:
-                while time.time() - begun < 30:
+                while time.time() - begun < 14:
                     client.gather(client.map(time.sleep, [0.05] * 20, pure=False, workers=others))
             finally:
                 collector.__exit__(None, None, None)
@@ -275,7 +275,7 @@ def test_a_worker_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.name for one in finding.culprits] == [stopped]
     silent = re.search(r"no heartbeat for ([\d.]+) s", finding.what)
     assert silent is not None, finding.what
-    assert 20 <= float(silent[1]) <= halted + 2
+    assert 10 <= float(silent[1]) <= halted + 2
     assert not [one for one in measurement.verdict if one.cause == "missing workers"]
     arrivals = measurement.arrivals
     assert arrivals["name"].tolist() == ["0", "1", "2"]

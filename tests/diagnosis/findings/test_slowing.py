@@ -1,22 +1,16 @@
 """Runs that slow down half-way: when, by how much, what it goes with, and what only looks like it.
 
-`python tests/diagnosis/findings/test_slowing.py` prints what is found in runs with other numbers each.
+`benchmarks/simulated.py` tries many more runs.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from handmade import T
 from limited_runs import edited
 from made_runs import made_run, plan
@@ -257,26 +251,14 @@ def test_bursts_are_no_slowdown() -> None:
     assert slowdown_of(run) is None
 
 
-@pytest.mark.slow
-def test_planted_slowdowns_are_found_with_their_culprit() -> None:
-    every = [judged(seed) for seed in range(200, 210)]
-    right = [one for one in every if one["named"] and abs(one["factor"]) < 0.1 and abs(one["onset"]) < 0.1]
-    assert len(right) >= 9, every
+@pytest.mark.parametrize("seed", [200, 201, 202])
+def test_planted_slowdowns_are_found_with_their_culprit(seed: int) -> None:
+    one = judged(seed)
+    assert one["named"]
+    assert abs(one["factor"]) < 0.1
+    assert abs(one["onset"]) < 0.1
 
 
-@pytest.mark.slow
-def test_healthy_runs_do_not_slow_down() -> None:
-    assert [seed for seed in range(200, 240) if slowdown_of(simulated(healthy(seed), seed)[0])] == []
-
-
-if __name__ == "__main__":
-    print("seed  planted                   found                                   named  factor off by  onset off by")
-    for seed in range(*map(int, sys.argv[1:3])):
-        one = judged(seed)
-        print(
-            f"{seed:4}  {one['planted']:24}  {one['found']:38}  {'yes' if one['named'] else 'NO':5}  "
-            f"{one['factor']:13.1%}  {one['onset']:12.1%}  {'' if one['inside'] else 'factor not in interval'}",
-            flush=True,
-        )
-    alarms = [seed for seed in range(*map(int, sys.argv[3:5])) if slowdown_of(simulated(healthy(seed), seed)[0])]
-    print(f"healthy runs that slow down: {alarms}")
+@pytest.mark.parametrize("seed", [200, 201, 202])
+def test_healthy_runs_do_not_slow_down(seed: int) -> None:
+    assert slowdown_of(simulated(healthy(seed), seed)[0]) is None

@@ -42,7 +42,7 @@ def planted(seed: int, share: float) -> Planted:
     return Planted(Measurement(run), seconds, rate, folder, halved.stop - halved.start)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_writing_that_was_planted_is_named_with_its_place(seed: int) -> None:
     measurement, seconds, rate, folder, halved = planted(seed, 0.25 + 0.05 * seed)
     found = finding_of(measurement)
@@ -58,7 +58,7 @@ def test_writing_that_was_planted_is_named_with_its_place(seed: int) -> None:
     assert measurement.verdict[0] is found
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_little_writing_is_healthy(seed: int) -> None:
     assert finding_of(planted(100 + seed, 0.06).measurement) is None
 

@@ -181,7 +181,7 @@ def test_baskets_of_a_friend_tree_are_in_a_class_of_their_own(files: Path, read:
     assert not measurement.problems
 
 
-@pytest.mark.parametrize("read", FRIENDS[:2])
+@pytest.mark.parametrize("read", FRIENDS[:1])
 def test_time_of_a_friend_tree_goes_by_what_it_is_used_for(files: Path, read: Callable[..., float]) -> None:
     with_friend = run(files, lambda events: read(events, files)).chunks
     phases = with_friend[["read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds"]].sum()
@@ -330,9 +330,9 @@ def caught_in_chunks(files: Path, folder: Path, executor: Any, client: Any = Non
     assert finding.what.startswith(f"2 files could not be opened in tasks that continued ({bad}, {absent})")
 
 
-@pytest.mark.parametrize("executor", [IterativeExecutor, pytest.param(FuturesExecutor, marks=pytest.mark.slow)])
-def test_files_that_chunks_could_not_open_are_failed_reads(files: Path, tmp_path: Path, executor: Any) -> None:
-    caught_in_chunks(files, tmp_path, executor(status=False))
+@pytest.mark.slow
+def test_files_that_chunks_could_not_open_are_failed_reads(files: Path, tmp_path: Path) -> None:
+    caught_in_chunks(files, tmp_path, FuturesExecutor(workers=2, status=False))
 
 
 def test_files_that_a_chunk_opened_in_the_end_are_not_missing(files: Path, tmp_path: Path) -> None:
@@ -372,9 +372,8 @@ def test_other_files_survive_saving_and_have_made_up_names(files: Path, tmp_path
     assert shared.byte_ledger["other files"] == measurement.byte_ledger["other files"]
 
 
-@pytest.mark.parametrize("pool", [ThreadPoolExecutor, pytest.param(None, marks=pytest.mark.slow)])
-def test_chunks_of_several_threads_or_processes(files: Path, pool: Any) -> None:
-    executor = FuturesExecutor(workers=2, status=False, **({} if pool is None else {"pool": pool}))
+def test_chunks_of_several_threads(files: Path) -> None:
+    executor = FuturesExecutor(workers=2, status=False, pool=ThreadPoolExecutor)
     folder = files
 
     def read(events: Any) -> float:
@@ -425,7 +424,7 @@ def test_a_json_is_said_with_its_size(files: Path, tmp_path: Path, capsys: pytes
 
 
 @on_linux
-@pytest.mark.parametrize("read", [*FRIENDS, friend_by_iterate])
+@pytest.mark.parametrize("read", [friend_in_a_thread, friend_by_iterate])
 def test_what_is_metered_is_not_read_by_other_means(files: Path, read: Callable[..., float]) -> None:
     measurement = run(files, lambda events: read(events, files))
     assert measurement.byte_ledger.unmetered < 10_000
@@ -489,12 +488,11 @@ def test_imports_are_no_files_of_the_analysis(files: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
-def test_on_dask(files: Path, threads: int) -> None:
+def test_on_dask(files: Path) -> None:
     from coffea.processor import DaskExecutor
     from distributed import Client
 
-    with Client(n_workers=2, threads_per_worker=threads, dashboard_address=None) as client:
+    with Client(n_workers=2, threads_per_worker=2, dashboard_address=":0") as client:
         runner = Runner(
             DaskExecutor(client=client, status=False), schema=BaseSchema, chunksize=CHUNK, metadata_cache={}
         )

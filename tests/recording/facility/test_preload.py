@@ -51,7 +51,7 @@ from processors import Plain
 
 NanoAODSchema.warn_missing_crossrefs = False
 with Client(scheduler_file=sys.argv[1]) as client:
-    runner = Runner(DaskExecutor(client=client, status=False), chunksize=500, schema=NanoAODSchema, savemetrics=True)
+    runner = Runner(DaskExecutor(client=client, status=False), chunksize=1000, schema=NanoAODSchema, savemetrics=True)
     output, report = runner(json.load(open("sample.json")), processor_instance=Plain())
 assert not [name for name in sys.modules if name.startswith("roastcoffea")]
 print(json.dumps({"jets": output["jets"], "bytes": int(report["bytesread"]), "events": int(report["entries"])}))
@@ -66,7 +66,7 @@ from processors import Measured
 
 NanoAODSchema.warn_missing_crossrefs = False
 with Client(scheduler_file=sys.argv[1]) as client, MetricsCollector(client) as collector:
-    runner = Runner(DaskExecutor(client=client, status=False), chunksize=500, schema=NanoAODSchema)
+    runner = Runner(DaskExecutor(client=client, status=False), chunksize=1000, schema=NanoAODSchema)
     output = runner(json.load(open("sample.json")), processor_instance=Measured())
 run = collector.measurement
 assert not [problem for problem in run.problems if "fine metrics" not in problem], run.problems
@@ -169,6 +169,30 @@ def test_scripts_of_two_users_are_two_runs_and_nothing_is_mixed(facility: Facili
     assert {row["client"] for row in rows} == {row["client"] for row in rows if row["client"].startswith("Client-")}
     assert len({row["client"] for row in rows}) == 2
     assert sum(row["core_hours"] for row in rows) <= totals["capacity_seconds"] / 3600
+    assert_what_was_recorded_survives_a_kill(facility)
+
+
+def assert_what_was_recorded_survives_a_kill(facility: Facility) -> None:
+    """The scheduler is killed while another script runs."""
+    before = {journal.folder for journal in facility.runs()}
+
+    def third() -> list[Journal]:
+        return [journal for journal in facility.runs() if journal.folder not in before]
+
+    script = facility.start(PLAIN)
+    try:
+        assert wait_until(lambda: any(recorded_in(one).run.get("chunks", 0) >= 4 for one in third()))
+        facility.processes[0].send_signal(signal.SIGKILL)
+        facility.processes[0].wait()
+    finally:
+        script.kill()
+        script.communicate()
+    (journal,) = third()
+    run, known = run_of(journal), recorded_in(journal).run
+    assert WHY_CUT_OFF in run.problems
+    assert run.chunks is not None
+    assert len(run.chunks) >= known["chunks"] >= 4
+    assert index_of(facility.journal).runs["state"].to_pylist().count("cut off") == 1
 
 
 def at_next_entry(facility: Facility) -> tuple[dict[str, Any], float]:
@@ -176,24 +200,6 @@ def at_next_entry(facility: Facility) -> tuple[dict[str, Any], float]:
     now = time.time() + 2  # heartbeats come twice a second
     assert wait_until(lambda: facility.totals()["time"] > now)
     return facility.totals(), facility.cpu_seconds()
-
-
-@pytest.mark.slow
-def test_what_was_recorded_survives_a_scheduler_that_is_killed(facility: Facility) -> None:
-    script = facility.start(PLAIN)
-    try:
-        assert wait_until(lambda: any(recorded_in(one).run.get("chunks", 0) >= 8 for one in facility.runs()))
-        facility.processes[0].send_signal(signal.SIGKILL)
-        facility.processes[0].wait()
-    finally:
-        script.kill()
-        script.communicate()
-    (journal,) = facility.runs()
-    run, known = run_of(journal), recorded_in(journal).run
-    assert WHY_CUT_OFF in run.problems
-    assert run.chunks is not None
-    assert len(run.chunks) >= known["chunks"] >= 8
-    assert index_of(facility.journal).runs["state"].to_pylist() == ["cut off"]
 
 
 @pytest.mark.slow

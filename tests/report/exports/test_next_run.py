@@ -23,7 +23,7 @@ from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 
 BRANCHES = [f"x{number}" for number in range(10)]
-DELAY = 0.15
+DELAY = 0.1
 
 
 class Reading(ProcessorABC):

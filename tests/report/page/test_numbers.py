@@ -21,7 +21,6 @@ from roastcoffea.report.page.contents import page_of
 
 RUNS: dict[str, Callable[[], Run]] = {
     "all kinds of work": lambda: synthetic_run(workers=8, rounds=6),
-    "contention": limited_runs.contention,
     "failures": limited_runs.failures,
     "re-read": limited_runs.re_read,
 }

@@ -71,9 +71,8 @@ def test_with_fewer_runs_no_change_can_be_told() -> None:
 @pytest.mark.parametrize(
     ("scatter", "histories"),
     [
-        ("normal", 4_000),
-        ("heavy-tailed", 4_000),
-        ("of two values", 4_000),
+        ("normal", 1_500),
+        ("of two values", 1_500),
     ],
 )
 def test_the_share_of_false_alarms(scatter: str, histories: int) -> None:
@@ -81,7 +80,6 @@ def test_the_share_of_false_alarms(scatter: str, histories: int) -> None:
     shape = (histories, RUNS)
     values = {
         "normal": np.exp(0.1 * rng.standard_normal(shape)),
-        "heavy-tailed": 1 + np.abs(rng.standard_cauchy(shape)),
         "of two values": 1.0 + rng.integers(0, 2, shape),
     }[scatter]
     alarms = sum(bool(change_points(history)) for history in values)
@@ -94,7 +92,7 @@ def test_the_share_of_false_alarms(scatter: str, histories: int) -> None:
 @pytest.mark.slow
 def test_a_real_change_is_found_and_leads_to_few_false_ones() -> None:
     rng = np.random.default_rng(11)
-    histories = 200
+    histories = 100
     shift = np.where(np.arange(RUNS) < 15, 0.0, 0.3)
     found = [change_points(np.exp(0.1 * rng.standard_normal(RUNS) + shift)) for _ in range(histories)]
     near = sum(any(abs(place - 15) <= 1 for place in places) for places in found)

@@ -1,4 +1,7 @@
-"""Limits that are planted in campaigns are found, with the number of workers from which on they limit."""
+"""Limits that are planted are found, with the number of workers from which on they limit.
+
+`python -m benchmarks.scale` judges whole campaigns, and equal times with different causes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from made_runs import laboratory, made_run, plan
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.studies.scaling import Scaling, scaling
+from roastcoffea.studies.scaling import scaling
 from roastcoffea.studies.scaling_limits import (
     FAMILIES,
     LIMIT_OF,
@@ -22,34 +25,6 @@ from roastcoffea.studies.scaling_limits import (
     peak_of,
     turning_of,
 )
-
-
-def found(campaign: Any) -> tuple[Scaling, bool]:
-    """What is said of a campaign, and whether it is right within a step of its sizes."""
-    study = scaling(list(campaign.runs()))
-    main = study.explanation.main
-    assert main is not None
-    near = abs(campaign.step(main.turning.value) - campaign.step(campaign.turning)) <= 1
-    return study, main.name == campaign.cause and near
-
-
-@pytest.mark.slow
-def test_planted_limits_are_found() -> None:
-    right = [found(campaign)[1] for campaign in laboratory("campaigns").planted(101, waves=5)]
-    assert sum(right) >= 7
-
-
-@pytest.mark.slow
-def test_the_same_times_with_different_causes_are_told_apart() -> None:
-    goal = list(laboratory("reported").TIMES.values())
-    for campaign in laboratory("reported").same_times():
-        study, right = found(campaign)
-        assert right
-        main = study.explanation.main
-        assert main is not None
-        assert main.falls in {200, None}
-        assert ("xrootd-3.example.org is slower" in main.text) == ("server" in campaign.name)
-        assert [point.seconds for point in study.points] == pytest.approx(goal, rel=0.01)
 
 
 def small(**changes: Any) -> list[Any]:

@@ -27,12 +27,6 @@ def amdahl(workers: int, serial: float = 0.1, chunks: int = 64, **changes: objec
     return made_run([plan((1 - serial) * work / chunks)] * chunks, workers, before=serial * WORK, **changes)  # type: ignore[arg-type]
 
 
-def gunther(workers: int, contention: float, coherency: float) -> Run:
-    """Run whose chunks take longer, the more workers there are."""
-    longer = 1 + contention * (workers - 1) + coherency * workers * (workers - 1)
-    return made_run([plan(longer * WORK / 64)] * 64, workers)
-
-
 def of(found: Scaling, name: str) -> list[float]:
     return [round(getattr(point, name).value, 3) for point in found.points]
 

@@ -7,11 +7,9 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
 from made_runs import FOUR, in_two_calls, made_run, plan, with_call
 from made_runs import predicted_seconds as seconds
 
-from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
@@ -266,29 +264,6 @@ def test_it_is_shown_as_markdown_and_in_notebooks() -> None:
 
 
 # Really
-
-
-@pytest.mark.slow
-def test_a_real_run_on_more_workers(sample: dict[str, Any]) -> None:
-    """An analysis that waits, recorded on two processes and predicted for four."""
-    from analyses import Sleeping, runner_for
-
-    def recorded(workers: int) -> Measurement:
-        with (
-            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-            Client(cluster) as client,
-        ):
-            with MetricsCollector(client) as collector:
-                runner_for(client, 500)(sample, processor_instance=Sleeping(0.25))
-            return collector.measurement
-
-    base, other = recorded(2), recorded(4)
-    assert base.chunks["core_wait_seconds"].notna().all()
-    found = what_if(base, other, workers=[2, 4], same_host=True)
-    assert found.checks[1].measured == other.run.stop - other.run.start
-    # how well it predicts is measured by benchmarks/what_if.py, on a quiet machine; others may use this one's cores
-    for check in found.checks:
-        assert 0.2 < check.predicted / check.measured < 5
 
 
 def test_large_errors_are_factors_and_workers_on_one_host_are_explained() -> None:
