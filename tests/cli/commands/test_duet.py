@@ -42,7 +42,7 @@ def scripts(tmp_path: Path, sample: Any) -> Path:
 
 
 def test_scripts_with_modules_of_their_own(scripts: Path) -> None:
-    done = run_in(scripts, *COMMAND, "--minutes", "0.15", "old/script.py", "new/script.py", "--year")
+    done = run_in(scripts, *COMMAND, "--minutes", "0.3", "old/script.py", "new/script.py", "--year")
     assert done.returncode == 0, done.stderr
     assert re.findall(r"before .*?(\w+)/script.py \['--year'\]", done.stdout) == ["new", "old"]
     for words in (
