@@ -19,6 +19,7 @@ from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import Steps, aggregated, rows_where, with_outcome
 from roastcoffea.metrics.statistics import (
     Flags,
+    Groups,
     Integers,
     Numbers,
     amounts,
@@ -703,17 +704,19 @@ def expected_seconds(slowness: Slowness) -> pa.Table:
 def stragglers(expected_seconds: pa.Table) -> pa.Table:
     wall, expected = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "expected_seconds")
     excess, dataset = wall - expected, codes(expected_seconds["dataset"])
-    spread = pd.Series(np.abs(excess)).groupby(dataset).transform("median").to_numpy()
+    of_datasets = Groups(dataset, int(dataset.max(initial=-1)) + 1)
+    spread = of_datasets.medians(np.abs(excess))[dataset]
     # caches, disks and the lock cause smaller excesses, a busy machine may delay any chunk by 0.1 s, and some durations
     # vary naturally
     slow = np.flatnonzero((wall > 2 * expected) & (excess > np.maximum(6 * spread, 0.1)))
     slow = slow[np.argsort(-excess[slow], kind="stable")]
     rows = expected_seconds.take(pa.array(slow))
     rows = rows.append_column("excess_seconds", pa.array(excess[slow]))
-    times = pd.DataFrame({name.removesuffix("_seconds"): amounts(expected_seconds, name) for name in PHASES})
-    beyond = (times - times.groupby(dataset).transform("median")).iloc[slow]
-    phase = beyond.idxmax(axis=1).where(beyond.max(axis=1) > 0)
-    rows = rows.append_column("phase", pa.array(phase, pa.string(), from_pandas=True))
+    times = (amounts(expected_seconds, name) for name in PHASES)
+    beyond = np.stack([each[slow] - of_datasets.medians(each)[dataset[slow]] for each in times])
+    names = pa.array([name.removesuffix("_seconds") for name in PHASES])
+    phase = names.take(pa.array(np.argmax(beyond, axis=0), mask=beyond.max(axis=0) <= 0))
+    rows = rows.append_column("phase", phase)
     return rows.select([column.name for column in STRAGGLER_COLUMNS])
 
 

@@ -21,6 +21,7 @@ from roastcoffea.metrics.ledger import Attempts, attempts_of_calls
 from roastcoffea.metrics.slots import Moments, Presence
 from roastcoffea.metrics.statistics import (
     Flags,
+    Groups,
     Integers,
     Numbers,
     amounts,
@@ -351,14 +352,6 @@ A first chunk or task is slow if it exceeds the usual time both by this delay an
 """
 
 
-def _usual(values: Numbers, code: Integers, number: int, fewest: int = 1) -> Numbers:
-    """Median value for each code below `number`, or NaN for codes with too few values."""
-    import pandas as pd
-
-    medians = pd.Series(values).groupby(code).median().reindex(np.arange(number))
-    return np.asarray(medians.where(np.bincount(code, minlength=number) >= fewest), np.float64)
-
-
 def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
     """Extra time by class for each chunk that is the first on its thread.
 
@@ -380,26 +373,28 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     )
     worker = codes(chunks["worker"])
     datasets, files, workers = (int(each.max()) + 1 for each in (dataset, file, worker))
-    later_ones = np.bincount(worker[later], minlength=workers)[worker]
     # later chunks of the files that have first ones
     alike = np.flatnonzero((np.bincount(file[first], minlength=files) > 0)[file[later]])
+    of_datasets, of_workers = Groups(dataset[later], datasets), Groups(worker[later], workers)
+    of_files = Groups(file[later[alike]], files)
+    later_ones = of_workers.sizes[worker]
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
         rate = (seconds / size)[later]
-        medians = _usual(rate, dataset[later], datasets, FEWEST)
+        medians = of_datasets.medians(rate, FEWEST)
         usual, every = medians[dataset[first]], medians[dataset[later]]
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
-        slowness = np.nan_to_num(_usual(ratio, worker[later], workers), nan=1.0)[worker]
+        slowness = np.nan_to_num(of_workers.medians(ratio), nan=1.0)[worker]
         # a few chunks are enough to detect that a worker is slow, but not that it is fast
         slowness[later_ones < FEWEST] = np.maximum(slowness, 1.0)[later_ones < FEWEST]
         own = usual * slowness[first]
         if not (usual > 0).all():
-            own = np.where(usual > 0, own, _usual(rate, worker[later], workers)[worker[first]])
+            own = np.where(usual > 0, own, of_workers.medians(rate)[worker[first]])
         # the same file takes longer on a slow worker
-        of_files = _usual((rate / np.maximum(slowness[later], 1.0))[alike], file[later[alike]], files)
-        expected = np.fmax(own, of_files[file[first]])
+        same_file = of_files.medians((rate / np.maximum(slowness[later], 1.0))[alike])
+        expected = np.fmax(own, same_file[file[first]])
         expected = np.fmax(expected, np.where(np.isnan(own), usual, 0.0)) * size[first]
-        spread = _usual(np.abs(rate - every), dataset[later], datasets, FEWEST)[dataset[first]] * size[first]
+        spread = of_datasets.medians(np.abs(rate - every), FEWEST)[dataset[first]] * size[first]
         late = seconds[first] - expected
         return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
@@ -456,9 +451,9 @@ def first_tasks(attempts: Moments, records: Records) -> Presence:
     delay = attempts.arrived - attempts.assigned
     later = (attempts.assigned > begun[attempts.worker]) & np.isfinite(delay)
     of_run, delay = records.together[attempts.worker[later]], delay[later]
-    runs = int(records.together.max(initial=0)) + 1
-    every = _usual(delay, of_run, runs)[of_run]
-    usual, spread = (_usual(each, of_run, runs, FEWEST)[records.together] for each in (delay, np.abs(delay - every)))
+    of_runs = Groups(of_run, int(records.together.max(initial=0)) + 1)
+    every = of_runs.medians(delay)[of_run]
+    usual, spread = (of_runs.medians(each, FEWEST)[records.together] for each in (delay, np.abs(delay - every)))
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
         fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(5.0 * spread, SHORTEST)))
