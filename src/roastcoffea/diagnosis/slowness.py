@@ -24,10 +24,10 @@ from roastcoffea.metrics.statistics import (
     Numbers,
     amounts,
     codes,
-    moments,
     named_codes,
     nonnegative_fit,
 )
+from roastcoffea.metrics.thread_activity import first_of_threads
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, integer_column, picked, seconds_column, text_column
@@ -546,7 +546,8 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
         parts[ENDPOINT] = Levels.of(rows, len(pairs)), pairs % number
     else:
         del levels[ENDPOINT]
-    first, worker = _first_of_threads(table), levels[WORKER].codes
+    timed = not table["thread"].null_count and not table["start"].null_count
+    first, worker = first_of_threads(table, np.full(len(table), timed)), levels[WORKER].codes
     later = np.bincount(worker, ~first, minlength=len(names[WORKER]))[worker]
     # for workers with fewer than three later chunks, also use the first chunk on each thread
     counts = (~first | (later < 3)) & ((events > 0) | (not events.any()))
@@ -558,14 +559,6 @@ def _known(table: pa.Table, *names: str) -> Numbers:
     """Time per chunk in seconds, from the first of these columns with a value; 0 if all are empty."""
     known = [table[name] for name in names if name in table.column_names]
     return np.array(pc.cast(pc.coalesce(*known, pa.scalar(0.0)), pa.float64())) if known else np.zeros(len(table))
-
-
-def _first_of_threads(table: pa.Table) -> Flags:
-    start = moments(table, "start")
-    if table["thread"].null_count or np.isnan(start).any():
-        return np.zeros(len(table), np.bool_)
-    threads = pd.Series(start).groupby([codes(table["worker"]), codes(table["thread"])])
-    return np.asarray(threads.transform("min") == start)
 
 
 def _fitted(chunks: _Coded) -> _Fitted:

@@ -139,10 +139,10 @@ def highest_concurrency(starts: Numbers, stops: Numbers) -> int:
 
 def union(starts: Numbers, stops: Numbers, gap: float = 0.0) -> tuple[Numbers, Numbers]:
     """Merge intervals that overlap or are at most `gap` apart. The result is sorted by time."""
-    order = np.argsort(starts, kind="stable")
-    starts, until = starts[order], np.maximum.accumulate(stops[order])
-    first = np.append(True, starts[1:] > until[:-1] + gap)[: len(starts)]
-    return starts[first], until[np.append(first[1:], True)[: len(starts)]]
+    starts, stops = np.sort(starts), np.sort(stops)
+    # there is a gap before an interval if all earlier ones have ended
+    first = np.append(True, starts[1:] > stops[:-1] + gap)[: len(starts)]
+    return starts[first], stops[np.append(first[1:], True)[: len(starts)]]
 
 
 def union_length(starts: Numbers, stops: Numbers) -> float:

@@ -365,7 +365,11 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     """
     names = (phases.OPEN, phases.INTERPRET, phases.COMPUTE, phases.LOCK, phases.BLOCKED, phases.WAIT)
     found = {name: np.zeros(len(chunks)) for name in phases.COLUMNS_OF if name in names}
-    first, later = _first_of_threads(chunks, used)
+    completed = used & having(chunks["outcome"], OK)
+    for name in ("start", "thread", "worker"):
+        completed &= chunks[name].is_valid().to_numpy()
+    leads = first_of_threads(chunks, completed)
+    first, later = np.flatnonzero(leads), np.flatnonzero(completed & ~leads)
     if not len(first) or not len(later):
         return found
     dataset, file = (
@@ -377,28 +381,28 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     alike = np.flatnonzero((np.bincount(file[first], minlength=files) > 0)[file[later]])
     of_datasets, of_workers = Groups(dataset[later], datasets), Groups(worker[later], workers)
     of_files = Groups(file[later[alike]], files)
-    later_ones = of_workers.sizes[worker]
+    few = of_workers.sizes < FEWEST
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
         rate = (seconds / size)[later]
         medians = of_datasets.medians(rate, FEWEST)
         usual, every = medians[dataset[first]], medians[dataset[later]]
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
-        slowness = np.nan_to_num(of_workers.medians(ratio), nan=1.0)[worker]
+        slowness = np.nan_to_num(of_workers.medians(ratio), nan=1.0)
         # a few chunks are enough to detect that a worker is slow, but not that it is fast
-        slowness[later_ones < FEWEST] = np.maximum(slowness, 1.0)[later_ones < FEWEST]
-        own = usual * slowness[first]
+        slowness[few] = np.maximum(slowness[few], 1.0)
+        own = usual * slowness[worker[first]]
         if not (usual > 0).all():
             own = np.where(usual > 0, own, of_workers.medians(rate)[worker[first]])
         # the same file takes longer on a slow worker
-        same_file = of_files.medians((rate / np.maximum(slowness[later], 1.0))[alike])
+        same_file = of_files.medians(rate[alike] / np.maximum(slowness[worker[later[alike]]], 1.0))
         expected = np.fmax(own, same_file[file[first]])
         expected = np.fmax(expected, np.where(np.isnan(own), usual, 0.0)) * size[first]
         spread = of_datasets.medians(np.abs(rate - every), FEWEST)[dataset[first]] * size[first]
         late = seconds[first] - expected
         return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
-    have_later = (later_ones[first] > 0) & np.isin(file[first], file[later])
+    have_later = (of_workers.sizes[worker[first]] > 0) & np.isin(file[first], file[later])
     certain = chunks["imports"].is_valid().to_numpy()[first] | have_later
     for name, late in found.items():
         for column in phases.COLUMNS_OF[name]:
@@ -413,16 +417,13 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     return found
 
 
-def _first_of_threads(chunks: Table, used: Flags) -> tuple[Integers, Integers]:
-    """Indices of completed chunks that were the first on their thread, and indices of later chunks."""
-    known = used & having(chunks["outcome"], OK)
-    for name in ("start", "thread", "worker"):
-        known &= chunks[name].is_valid().to_numpy()
-    rows = np.flatnonzero(known)
-    rows = rows[np.argsort(amounts(chunks, "start")[rows], kind="stable")]
-    first = np.unique(row_codes(chunks.select(["worker", "thread"]))[rows], return_index=True)[1]
-    known[rows[first]] = False
-    return np.sort(rows[first]), np.flatnonzero(known)
+def first_of_threads(chunks: Table, known: Flags) -> Flags:
+    """Whether each known chunk was the first on its thread."""
+    thread = codes(pa.array(row_codes(chunks.select(["worker", "thread"]))))
+    start = np.where(known, moments(chunks, "start"), np.inf)
+    earliest = np.full(thread.max(initial=-1) + 1, np.inf)
+    np.minimum.at(earliest, thread, start)
+    return known & (start == earliest[thread])
 
 
 def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
