@@ -30,7 +30,7 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import workers as task_records
-from roastcoffea.records.arrow import plain, row_codes
+from roastcoffea.records.arrow import MANY, plain, row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
 
@@ -260,9 +260,12 @@ def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
     alike = having(keys.take(pa.array(again)), keys.take(pa.array(first[again])))
     if len(records) and not keys.null_count and alike.all():
         place = rows_of(of_tasks, of_records)
-        found = (of_tasks >= 0) & (place >= 0)
-        found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(place[found])))
-        return of_records, np.where(found, of_tasks, -1)
+        found = np.flatnonzero(place >= 0)
+        # allocating memory for a million keys takes longer than comparing them
+        for rows in np.array_split(found, len(found) // MANY + 1):
+            same = having(tasks["key"].take(pa.array(rows)), keys.take(pa.array(place[rows])))
+            place[rows[~same]] = -1
+        return of_records, np.where(place >= 0, of_tasks, -1)
     both = joined([table.select(["key", "run_id"]) for table in (records, tasks)])
     whole = both["key"].is_valid().to_numpy() & both["run_id"].is_valid().to_numpy()
     of_records, of_tasks = np.split(np.where(whole, row_codes(both), -1), [len(records)])

@@ -333,7 +333,7 @@ def _split(
 def _of_openings(tasks: Table, records: Records) -> pa.Array:
     openings, by = records.run.preprocessing, records.by
     if openings is None or not len(openings):
-        return pa.nulls(len(tasks), pa.string())
+        return pa.nulls(len(tasks), records.chunks[by].type)
     openings = aggregated(openings, ["key"], {by: (by, "max")}, None)
     found = pc.index_in(tasks["key"], value_set=openings["key"].combine_chunks())
     return openings[by].combine_chunks().take(found).combine_chunks()
@@ -402,7 +402,7 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
         late = seconds[first] - expected
         return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
-    have_later = (of_workers.sizes[worker[first]] > 0) & np.isin(file[first], file[later])
+    have_later = (of_workers.sizes[worker[first]] > 0) & (of_files.sizes[file[first]] > 0)
     certain = chunks["imports"].is_valid().to_numpy()[first] | have_later
     for name, late in found.items():
         for column in phases.COLUMNS_OF[name]:
