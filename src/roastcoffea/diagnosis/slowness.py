@@ -398,19 +398,22 @@ def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
     Coefficients cannot be negative. A few extra bytes therefore cannot explain a straggler, and a small difference
     between two files cannot explain why one of them is many times slower.
     """
-    scale = np.abs(traits).max(axis=1)
-    traits, scale = traits[scale > 0], scale[scale > 0]
     rows = np.flatnonzero(usual) if usual.any() else np.arange(len(seconds))
     if len(rows) > 2000:  # enough for three parameters
         rows = np.random.default_rng(1).choice(rows, 2000, replace=False)
-    fitted, aims = traits[:, rows].T / scale, seconds[rows]
+    fitted, aims = traits[:, rows], seconds[rows]
+    scale = np.abs(fitted).max(axis=1)
+    varies = scale > 0
+    fitted = (fitted[varies] / scale[varies, None]).T
     weights, finest = np.ones(len(aims)), SMALLEST + 1e-3 * np.median(aims)
     for _ in range(20):
         basis, triangle = np.linalg.qr(fitted * weights[:, None])
         law = nonnegative_fit(triangle, basis.T @ (aims * weights))
         weights = 1 / np.sqrt(np.maximum(np.abs(aims - fitted @ law), finest))
+    found = np.zeros(len(traits))
+    found[varies] = law / scale[varies]
     # for rare traits, the law may predict less than the shortest recorded duration
-    return np.asarray(np.maximum((law / scale) @ traits, max(float(seconds.min()), SMALLEST)))
+    return np.maximum(found @ traits, max(float(seconds.min()), SMALLEST))
 
 
 DATASET: Final = "dataset"
