@@ -21,7 +21,7 @@ from roastcoffea.metrics.phases import (
     UNRECORDED,
     WORKER_OVERHEAD,
 )
-from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Integers, Numbers, level_before, union
+from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Groups, Integers, Numbers, level_before, union
 from roastcoffea.records.workers import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
@@ -113,11 +113,13 @@ def idle_slots(
     """
     seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP, UNRECORDED)}
     beyond, left, surplus = 0.0, [], []
-    block = np.cumsum(np.bincount(attempts.worker, minlength=max(len(together), 1))) // BLOCK
-    for number in np.unique(block):
-        own = block == number
+    of_workers, begin = Groups(attempts.worker, max(len(together), 1)), 0
+    ends = np.cumsum(of_workers.sizes)
+    for number in np.unique(ends // BLOCK):
+        own = ends // BLOCK == number
+        rows, begin = of_workers.order[begin : ends[own][-1]], ends[own][-1]
         spans = [_of(each, own) for each in (presence, pauses, first, gaps)]
-        of_block = _fill(_of(attempts, own), spans, axes, seconds)
+        of_block = _fill(attempts._make(column[rows] for column in attempts), spans, axes, seconds)
         left.append(of_block[0])
         surplus.append(of_block[1])
         beyond += of_block[2]
