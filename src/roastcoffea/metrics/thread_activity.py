@@ -186,7 +186,11 @@ def _incomplete_phases(counted: Table) -> list[str]:
 
 
 def sum_of(chunks: Table, columns: tuple[str, ...]) -> Numbers:
-    return sum((amounts(chunks, column) for column in columns), np.zeros(len(chunks)))
+    found = np.zeros(len(chunks))
+    for column in columns:
+        if chunks[column].null_count < len(chunks):
+            found += amounts(chunks, column)
+    return found
 
 
 MOMENTS: Final = ("runnable", "assigned", "arrived", "ready", "start", "stop", "seceded", "seen")
@@ -289,10 +293,10 @@ def _split(
     """
     chunks = records.chunks
     used, some = among(chunks, records.counted), np.flatnonzero(chunk >= 0)
-    number = int(chunk.max(initial=-1)) + 1
+    number, own = int(chunk.max(initial=-1)) + 1, chunk[some]
 
     def sums(values: Numbers | Flags) -> Numbers:
-        return np.asarray(np.bincount(chunk[some], values[some], number + 1)[task])
+        return np.asarray(np.bincount(own, values[some], number + 1)[task] if values.any() else np.zeros(len(task)))
 
     seconds = {name: sums(values) for name, values in _phase_seconds(records, used).items()}
     succeeded = one_of(chunks["outcome"], pa.array(facts.WITH_RESULT))
@@ -320,7 +324,7 @@ def _split(
     seconds[phases.FAILED] += wasted
     seconds[phases.OVERHEAD] = np.where(counts & recorded, rest, 0.0)
     row = np.full(number + 1, -1)
-    row[chunk[some]] = some
+    row[own] = some
     of = chunks[records.by].combine_chunks().take(pa.array(row[task], mask=row[task] < 0))
     return (
         seconds,
