@@ -475,7 +475,7 @@ def _against_tasks(tasks: Table, kind: str, records: Table, what: str) -> tuple[
     found = known[(known >= 0) & np.isin(known, attempts[ours])]
     if more := np.count_nonzero(rows_of(found, found) != np.arange(len(found))):
         reasons.append(f"{more} {what} are recorded more than once")
-    number = np.count_nonzero(ours)
+    number = int(np.count_nonzero(ours))
     return Attempts(number - len(missing), number), reasons
 
 

@@ -64,10 +64,13 @@ class Presence(NamedTuple):
     threads: Integers
 
 
+Levels = npt.NDArray[np.int32]
+
+
 class _Changes(NamedTuple):
     worker: Integers
     time: Integers
-    change: Numbers
+    change: Levels
 
 
 class Slots(NamedTuple):
@@ -84,9 +87,12 @@ class Slots(NamedTuple):
     beyond: float
 
 
+def _taken(part: Any, rows: Any) -> Any:
+    return part._make(column[rows] for column in part)
+
+
 def _of(part: Any, workers: Flags) -> Any:
-    kept = workers[part.worker]
-    return part._make(column[kept] for column in part)
+    return _taken(part, workers[part.worker])
 
 
 def idle_slots(
@@ -119,7 +125,7 @@ def idle_slots(
         own = ends // BLOCK == number
         rows, begin = of_workers.order[begin : ends[own][-1]], ends[own][-1]
         spans = [_of(each, own) for each in (presence, pauses, first, gaps)]
-        of_block = _fill(attempts._make(column[rows] for column in attempts), spans, axes, seconds)
+        of_block = _fill(_taken(attempts, rows), spans, axes, seconds)
         left.append(of_block[0])
         surplus.append(of_block[1])
         beyond += of_block[2]
@@ -181,28 +187,28 @@ def _fill(
     for number, edge in enumerate(edges[6:]):
         threads = of_workers[number // 2].threads
         np.add.at(levels[number // 2], np.searchsorted(places, edge), -threads if number % 2 else threads)
-    threads, paused, starting, unrecorded = np.cumsum(levels, axis=1, out=levels)
+    present, paused, starting, unrecorded = np.cumsum(levels, axis=1, out=levels)
     worker, time = places >> bits, places & (1 << bits) - 1
     bins = axes.bin(time)
     where, left = axes.row[worker] * axes.bins + bins, axes.edges[bins + 1] - time
 
-    def changes(amounts: npt.NDArray[np.int32]) -> tuple[Integers, npt.NDArray[np.int32]]:
+    def changes(amounts: Levels) -> tuple[Integers, Levels]:
         # each worker's sum ends at 0, so the next worker's sum starts from 0
         change = np.diff(amounts, prepend=np.int32(0))
         at = np.flatnonzero(change)
         return at, change[at]
 
-    def count(cause: str, amounts: npt.NDArray[np.int32]) -> None:
+    def count(cause: str, amounts: Levels) -> None:
         if amounts.any():
             at, change = changes(amounts)
             within = axes.sums(where[at], change * left[at])
             seconds[cause] += within + level_before(axes.sums(where[at], change)) * np.diff(axes.edges)
 
-    def remaining(amounts: npt.NDArray[np.int32]) -> _Changes:
+    def remaining(amounts: Levels) -> _Changes:
         at, change = changes(amounts)
         return _Changes(worker[at], time[at], change)
 
-    free = np.maximum(threads - busy, 0)
+    free = np.maximum(present - busy, 0)
     known = np.where(unrecorded > 0, 0, free)
     able = np.where(paused > 0, 0, known)
     count(UNRECORDED, free - known)
@@ -214,7 +220,7 @@ def _fill(
         count(cause, filled - at_first)
         count(STARTUP, at_first)
         able = able - filled
-    beyond = float(np.maximum(busy - threads, 0) @ np.diff(time, append=0))
+    beyond = float(np.maximum(busy - present, 0) @ np.diff(time, append=0))
     return remaining(able), remaining(surplus), beyond
 
 

@@ -110,7 +110,7 @@ class Busy(NamedTuple):
     """Attempts that occupied a thread, with their times and the time spent in each class."""
 
     moments: Moments
-    seconds: Mapping[str, Numbers]
+    seconds: dict[str, Numbers]
     of: pa.Array
     """Each attempt's dataset or, for another breakdown, its value in the column `Records.by`."""
     failed: dict[str, float]
@@ -134,7 +134,7 @@ def busy_chunks(records: Records) -> Busy:
         wall, erred = amounts(openings, "wall_seconds"), having(openings["outcome"], ERROR)
         classes = {phases.PREPROCESSING: np.where(erred, 0.0, wall), phases.FAILED: np.where(erred, wall, 0.0)}
         parts.append(_attempts(openings, PREPROCESSING, classes, records.by))
-    table = joined(parts, promote_options="default")
+    table = joined(parts)
     worker = places(table["worker"], records.workers)
     known, able = worker >= 0, _could_begin(table, worker, records)
     # attempts without a worker come from column tracing on the client
@@ -298,7 +298,8 @@ def _split(
     def sums(values: Numbers | Flags) -> Numbers:
         return np.asarray(np.bincount(own, values[some], number + 1)[task] if values.any() else np.zeros(len(task)))
 
-    seconds = {name: sums(values) for name, values in _phase_seconds(records, used).items()}
+    of_chunks = _phase_seconds(records, used)
+    seconds = {name: sums(of_chunks.pop(name)) for name in [*of_chunks]}
     succeeded = one_of(chunks["outcome"], pa.array(facts.WITH_RESULT))
     seconds[phases.FAILED] = sums(np.where(succeeded, 0.0, amounts(chunks, "wall_seconds")))
     ok, processor, other = (
@@ -308,7 +309,8 @@ def _split(
     repeated = processor & ok & recorded & (sums(used) == 0) & (seconds[phases.FAILED] == 0)
     lost = ~ok | repeated
     counts = processor & ~lost
-    seconds = {name: np.where(counts, values, 0.0) for name, values in seconds.items()}
+    for values in seconds.values():
+        values[~counts] = 0.0
     began = np.where(lost, 0.0, np.fmin(amounts(tasks, "startup_seconds"), duration))
     seconds[phases.STARTUP] += np.where(counts, began, 0.0)
     rest = duration - sum(seconds.values())
@@ -427,7 +429,7 @@ def first_of_threads(chunks: Table, known: Flags) -> Flags:
     start = np.where(known, moments(chunks, "start"), np.inf)
     earliest = np.full(thread.max(initial=-1) + 1, np.inf)
     np.minimum.at(earliest, thread, start)
-    return known & (start == earliest[thread])
+    return np.asarray(known & (start == earliest[thread]))
 
 
 def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
