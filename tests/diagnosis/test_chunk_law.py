@@ -7,7 +7,7 @@ from roastcoffea.diagnosis.slowness import predicted, typical_seconds
 
 
 def traits_of(events: np.ndarray) -> np.ndarray:
-    return np.column_stack([np.ones(len(events)), events])
+    return np.stack([np.ones(len(events)), events])
 
 
 def test_stragglers_do_not_draw_the_law() -> None:

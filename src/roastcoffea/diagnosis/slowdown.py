@@ -103,8 +103,9 @@ class _Work:
         known = chunks.counts & ~chunks.first & np.isin(workers.codes, drawn) & np.isfinite(start)
         rows = np.flatnonzero(known & (slowness.typical > SMALLEST))
         rows = rows[np.argsort(start[rows], kind="stable")][:: len(rows) // MOST + 1]
-        middle = start + amounts(table, "wall_seconds") / 2
-        begun, ended = (np.searchsorted(np.sort(each), middle) for each in (start, 2 * middle - start))
+        wall = amounts(table, "wall_seconds")
+        middle = (start + wall / 2)[rows]
+        begun, ended = (np.searchsorted(np.sort(each), middle) for each in (start, start + wall))
         spent = {name: _spent(table, name)[rows] for name in phases.COLUMNS_OF}
         total = sum(spent.values(), np.zeros(len(rows)))
         large = {
@@ -114,7 +115,7 @@ class _Work:
         self.start, self.typical = start[rows], slowness.typical[rows]
         self.spent = large | {phases.TOTAL: total}
         self.levels = {kind: each[rows] for kind, each in _places(chunks).items()}
-        self.running = np.maximum(begun - ended, 1.0)[rows]
+        self.running = np.maximum(begun - ended, 1.0)
         """Number of chunks that ran at the same time."""
 
     @cached_property
@@ -130,12 +131,16 @@ class _Work:
         ).tocsr()
 
     @cached_property
+    def factor(self) -> Any:
+        return _factor(self.design)
+
+    @cached_property
     def rest(self) -> Numbers:
         """Logarithms of time by class (column) that the design does not explain, without outliers."""
         rates = np.column_stack([each / self.typical for each in self.spent.values()])
         # chunks without such time count as chunks with little
         values = np.log(rates + 0.05 * rates.mean(axis=0))
-        rest = values - self.design @ _solved(self.design, self.design.T @ values)
+        rest = values - self.design @ scipy.linalg.cho_solve(self.factor, self.design.T @ values)
         most = 4 * np.median(np.abs(rest), axis=0)
         return np.asarray(np.clip(rest, -most, most))
 
@@ -159,7 +164,7 @@ class _Work:
         block = (np.cumsum(part) - 1) * BLOCKS // part.sum()
         own = _columns(np.where(part, block, BLOCKS))[:, :BLOCKS]
         sizes = own.sum(axis=0)
-        left = own.toarray() - self.design @ _solved(self.design, (self.design.T @ own).toarray())
+        left = own.toarray() - self.design @ scipy.linalg.cho_solve(self.factor, (self.design.T @ own).toarray())
         # what remains of a change depends on when datasets, workers and servers change
         within = (own.T @ left) / sizes[:, None]
         basis, seen, _ = np.linalg.svd(within)
@@ -181,7 +186,7 @@ class _Work:
         """Factors of a class of time in these chunks, by a robust multiplicative model."""
         number, spent = len(changes), self.spent[name]
         design = scipy.sparse.hstack([scipy.sparse.csr_array(np.column_stack(changes)), self.design]).tocsr()
-        inverse = _solved(design, np.eye(design.shape[1]))
+        inverse = scipy.linalg.cho_solve(_factor(design), np.eye(design.shape[1]))
         found = np.zeros(len(inverse))
         for _ in range(20):
             ratio = spent / (self.typical * np.exp(design @ found))
@@ -267,9 +272,9 @@ def _columns(codes: Integers) -> Any:
     return scipy.sparse.csr_array((np.ones(len(codes)), (np.arange(len(codes)), codes)))
 
 
-def _solved(design: Any, values: Numbers) -> Numbers:
-    """Solution of normal equations; a small ridge makes redundant columns harmless."""
-    return np.asarray(np.linalg.solve((design.T @ design).toarray() + RIDGE * np.eye(design.shape[1]), values))
+def _factor(design: Any) -> Any:
+    """Cholesky factor of normal equations; a small ridge makes redundant columns harmless."""
+    return scipy.linalg.cho_factor((design.T @ design).toarray() + RIDGE * np.eye(design.shape[1]))
 
 
 def _spent(table: pa.Table, name: str) -> Numbers:

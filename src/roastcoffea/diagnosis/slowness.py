@@ -19,14 +19,15 @@ from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import Steps, aggregated, rows_where, with_outcome
 from roastcoffea.metrics.statistics import (
     Flags,
+    Groups,
     Integers,
     Numbers,
     amounts,
     codes,
-    moments,
     named_codes,
     nonnegative_fit,
 )
+from roastcoffea.metrics.thread_activity import first_of_threads
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, integer_column, picked, seconds_column, text_column
@@ -180,7 +181,7 @@ def estimated(
         Whether a slow level has to stand out from the scatter among levels.
     """
     lower, middle = levels.medians(values)
-    sizes = np.maximum(levels.sizes, 1)
+    sizes, of_levels = np.unique(np.maximum(levels.sizes, 1), return_inverse=True)
     measure = levels.sizes if slow is None else np.where(slow, 0, levels.sizes)
     others = np.maximum(measure.sum() - measure, 1)
     reference = of_the_others(middle, measure)
@@ -188,13 +189,13 @@ def estimated(
     chance = 0.05 / max(tests, 1)
     # for few values, use the lower median: the larger of two values may come from a single odd chunk
     needed = np.where(sizes < BETWEEN, sizes - (sizes - 1) // 2, (sizes + 1) / 2)
-    sure = np.where(sizes < BETWEEN, lower, middle)
+    sure = np.where(levels.sizes < BETWEEN, lower, middle)
     within = noise.above(scipy.special.betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
     # for normal noise, the median absolute deviation is as precise as a standard deviation of 0.4 times as many values,
     # and a median's error is 1.25 times a mean's error
     far = float(scipy.special.stdtrit(max(0.4 * noise.freedom, 1.0), 1 - chance))
     error = 1.2533 * noise.scale
-    own = np.maximum(within, far * error / np.sqrt(sizes))
+    own = np.maximum(within, far * error / np.sqrt(sizes))[of_levels]
     natural = _scatter(middle, reference, levels, error) if scatter else 0.0
     margin = np.sqrt(own**2 + (far * error) ** 2 / others + (far * natural) ** 2)
     effect = middle - reference
@@ -381,14 +382,13 @@ SMALLEST: Final = 1e-9
 
 
 def typical_seconds(dataset: Integers, traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
-    """Predict durations from chunk traits, using the dataset's law or, for small datasets, a shared law."""
-    numbers = np.bincount(dataset)
-    few = numbers[dataset] < FEWEST_TO_FIT
+    """Predict durations from chunk traits (rows), using the dataset's law or, for small datasets, a shared law."""
+    groups = Groups(dataset, int(dataset.max(initial=-1)) + 1)
+    few = (groups.sizes > 0) & (groups.sizes < FEWEST_TO_FIT)
     typical = predicted(traits, seconds, usual) if few.any() else np.empty(len(seconds))
-    order = np.argsort(dataset, kind="stable")
-    for rows in np.split(order, np.cumsum(numbers)[:-1]):
+    for rows in np.split(groups.order, np.cumsum(groups.sizes)[:-1]):
         if len(rows) >= FEWEST_TO_FIT:
-            typical[rows] = predicted(traits[rows], seconds[rows], usual[rows])
+            typical[rows] = predicted(traits[:, rows], seconds[rows], usual[rows])
     return typical
 
 
@@ -398,19 +398,22 @@ def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
     Coefficients cannot be negative. A few extra bytes therefore cannot explain a straggler, and a small difference
     between two files cannot explain why one of them is many times slower.
     """
-    scale = np.abs(traits).max(axis=0)
-    scaled = traits[:, scale > 0] / scale[scale > 0]
     rows = np.flatnonzero(usual) if usual.any() else np.arange(len(seconds))
     if len(rows) > 2000:  # enough for three parameters
         rows = np.random.default_rng(1).choice(rows, 2000, replace=False)
-    fitted, aims = scaled[rows], seconds[rows]
+    fitted, aims = traits[:, rows], seconds[rows]
+    scale = np.abs(fitted).max(axis=1)
+    varies = scale > 0
+    fitted = (fitted[varies] / scale[varies, None]).T
     weights, finest = np.ones(len(aims)), SMALLEST + 1e-3 * np.median(aims)
     for _ in range(20):
         basis, triangle = np.linalg.qr(fitted * weights[:, None])
         law = nonnegative_fit(triangle, basis.T @ (aims * weights))
         weights = 1 / np.sqrt(np.maximum(np.abs(aims - fitted @ law), finest))
+    found = np.zeros(len(traits))
+    found[varies] = law / scale[varies]
     # for rare traits, the law may predict less than the shortest recorded duration
-    return np.asarray(np.maximum(scaled @ law, max(float(seconds.min()), SMALLEST)))
+    return np.maximum(found @ traits, max(float(seconds.min()), SMALLEST))
 
 
 DATASET: Final = "dataset"
@@ -487,7 +490,7 @@ class _Coded:
     counts: Flags
     """Whether the model uses the chunk: it has events, and is not the first of several chunks on its thread."""
     traits: Numbers
-    """Variables on which a chunk's duration depends linearly."""
+    """Variables (rows) on which a chunk's duration depends linearly."""
 
     def counted(self, levels: Levels) -> Levels:
         return Levels.of(levels.codes[self.counts], len(levels.sizes))
@@ -508,7 +511,7 @@ def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slo
     refuse_if(not len(chunks.seconds), "no chunk with a duration was computed")
     fitted = _fitted(chunks)
     # each dataset's duration per event relative to the others, with slow levels' effects removed
-    common = predicted(chunks.traits[:, :2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
+    common = predicted(chunks.traits[:2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
     values = (np.log(chunks.seconds / common) - fitted.effect)[chunks.counts]
     datasets = chunks.counted(chunks.levels[DATASET])
     number = int(np.count_nonzero(datasets.sizes))
@@ -539,17 +542,19 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     if 1 < len(hosts) < len(host_of):
         levels = {HOST: Levels.of(host_of[levels[WORKER].codes], len(hosts))} | levels
         parts[HOST] = levels[WORKER], host_of
-    number = max(len(names[ENDPOINT]), 1)
-    pairs, rows = np.unique(levels[FILE].codes * number + levels[ENDPOINT].codes, return_inverse=True)
-    if 1 < number < len(pairs):
-        parts[ENDPOINT] = Levels.of(rows, len(pairs)), pairs % number
+    number = len(names[ENDPOINT])
+    pairs = levels[FILE].codes * number + levels[ENDPOINT].codes if number > 1 else levels[ENDPOINT].codes
+    rows, of_pairs = named_codes(pa.array(pairs))
+    if 1 < number < len(of_pairs):
+        parts[ENDPOINT] = Levels.of(rows, len(of_pairs)), of_pairs.to_numpy() % number
     else:
         del levels[ENDPOINT]
-    first, worker = _first_of_threads(table), levels[WORKER].codes
+    timed = not table["thread"].null_count and not table["start"].null_count
+    first, worker = first_of_threads(table, np.full(len(table), timed)), levels[WORKER].codes
     later = np.bincount(worker, ~first, minlength=len(names[WORKER]))[worker]
     # for workers with fewer than three later chunks, also use the first chunk on each thread
     counts = (~first | (later < 3)) & ((events > 0) | (not events.any()))
-    traits = np.column_stack([np.ones(len(wall)), events, amounts(table, "bytes_payload")])
+    traits = np.stack([np.ones(len(wall)), events, amounts(table, "bytes_payload")])
     return _Coded(table, seconds, wall - seconds, levels, names, parts, host_of, first, counts, traits)
 
 
@@ -557,14 +562,6 @@ def _known(table: pa.Table, *names: str) -> Numbers:
     """Time per chunk in seconds, from the first of these columns with a value; 0 if all are empty."""
     known = [table[name] for name in names if name in table.column_names]
     return np.array(pc.cast(pc.coalesce(*known, pa.scalar(0.0)), pa.float64())) if known else np.zeros(len(table))
-
-
-def _first_of_threads(table: pa.Table) -> Flags:
-    start = moments(table, "start")
-    if table["thread"].null_count or np.isnan(start).any():
-        return np.zeros(len(table), np.bool_)
-    threads = pd.Series(start).groupby([codes(table["worker"]), codes(table["thread"])])
-    return np.asarray(threads.transform("min") == start)
 
 
 def _fitted(chunks: _Coded) -> _Fitted:
@@ -703,17 +700,19 @@ def expected_seconds(slowness: Slowness) -> pa.Table:
 def stragglers(expected_seconds: pa.Table) -> pa.Table:
     wall, expected = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "expected_seconds")
     excess, dataset = wall - expected, codes(expected_seconds["dataset"])
-    spread = pd.Series(np.abs(excess)).groupby(dataset).transform("median").to_numpy()
+    of_datasets = Groups(dataset, int(dataset.max(initial=-1)) + 1)
+    spread = of_datasets.medians(np.abs(excess))[dataset]
     # caches, disks and the lock cause smaller excesses, a busy machine may delay any chunk by 0.1 s, and some durations
     # vary naturally
     slow = np.flatnonzero((wall > 2 * expected) & (excess > np.maximum(6 * spread, 0.1)))
     slow = slow[np.argsort(-excess[slow], kind="stable")]
     rows = expected_seconds.take(pa.array(slow))
     rows = rows.append_column("excess_seconds", pa.array(excess[slow]))
-    times = pd.DataFrame({name.removesuffix("_seconds"): amounts(expected_seconds, name) for name in PHASES})
-    beyond = (times - times.groupby(dataset).transform("median")).iloc[slow]
-    phase = beyond.idxmax(axis=1).where(beyond.max(axis=1) > 0)
-    rows = rows.append_column("phase", pa.array(phase, pa.string(), from_pandas=True))
+    times = (amounts(expected_seconds, name) for name in PHASES)
+    beyond = np.stack([each[slow] - of_datasets.medians(each)[dataset[slow]] for each in times])
+    names = pa.array([name.removesuffix("_seconds") for name in PHASES])
+    phase = names.take(pa.array(np.argmax(beyond, axis=0), mask=beyond.max(axis=0) <= 0))
+    rows = rows.append_column("phase", phase)
     return rows.select([column.name for column in STRAGGLER_COLUMNS])
 
 

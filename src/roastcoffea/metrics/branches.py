@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
-from roastcoffea.metrics.statistics import Flags, Integers, integers, places
+from roastcoffea.metrics.statistics import Flags, Integers, integers, rows_of
 from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, bytes_column, picked
@@ -64,7 +64,7 @@ def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:
     counted
         Whether the result of each attempt in `chunks` was used.
     """
-    attempt = places(branch_reads["chunk"], chunks["id"].combine_chunks())
+    attempt = rows_of(integers(branch_reads["chunk"], -1), integers(chunks["id"], -2))
     ours = (attempt >= 0) & counted[attempt] if len(chunks) else attempt >= 0
     table, attempt = rows_where(branch_reads, ours), attempt[ours]
     chunks = chunks if len(table) else chunks.slice(0, 0)

@@ -47,7 +47,7 @@ from roastcoffea.metrics.ledger import (
     compared,
     metrics_of_classes,
 )
-from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
+from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of, rows_of
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.columns import Row
 from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
@@ -462,20 +462,21 @@ def _missing_preprocessing(run: Run) -> list[str]:
 
 def _against_tasks(tasks: Table, kind: str, records: Table, what: str) -> tuple[Attempts, list[str]]:
     """Count attempts, and describe tasks of this kind that have no record or more than one."""
-    ours = rows_with(tasks.select(["key", "run_id", "outcome", "kind"]), "kind", [kind])
-    known, attempts = facts.identities(ours, records)
-    missing = rows_where(ours, attempts < 0)
+    ours = having(tasks["kind"], kind)
+    known, attempts = facts.identities(tasks, records)
+    missing = tasks["outcome"].filter(pa.array(ours & (attempts < 0)))
     how = {
         LOST: "whose worker was lost",
         CANCELLED: "that were cancelled",
         UNFINISHED: "that were unfinished at the end",
     }
-    ends = Counter(how.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist())
+    ends = Counter(how.get(outcome, "that ended") for outcome in missing.to_pylist())
     reasons = [f"{number} {what} {end} left no record" for end, number in ends.items()]
-    found = known[(known >= 0) & np.isin(known, attempts)]
-    if more := len(found) - pc.count_distinct(pa.array(found)).as_py():
+    found = known[(known >= 0) & np.isin(known, attempts[ours])]
+    if more := np.count_nonzero(rows_of(found, found) != np.arange(len(found))):
         reasons.append(f"{more} {what} are recorded more than once")
-    return Attempts(len(ours) - len(missing), len(ours)), reasons
+    number = int(np.count_nonzero(ours))
+    return Attempts(number - len(missing), number), reasons
 
 
 # Ledger metrics

@@ -164,10 +164,13 @@ def _by_url(attempts: Table, function: Callable[[str | None], str | None]) -> pa
 
 def with_endpoints(attempts: Table) -> Table:
     """Add each attempt's server, as reported by XRootD or, if unknown, as named in the URL."""
-    hosts = hosts_of_urls(attempts)
     if "endpoint" not in attempts.column_names:
-        return attempts.append_column("endpoint", hosts)
-    known = pc.coalesce(attempts["endpoint"].cast(pa.string()), pa.chunked_array([hosts]))
+        return attempts.append_column("endpoint", hosts_of_urls(attempts))
+    known = attempts["endpoint"]
+    if not known.null_count:
+        return attempts
+    hosts = pa.chunked_array([hosts_of_urls(attempts)])
+    known = hosts if known.null_count == len(known) else pc.coalesce(known.cast(pa.string()), hosts)
     return attempts.set_column(attempts.schema.get_field_index("endpoint"), "endpoint", known)
 
 

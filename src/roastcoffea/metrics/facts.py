@@ -30,7 +30,7 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import workers as task_records
-from roastcoffea.records.arrow import plain, row_codes
+from roastcoffea.records.arrow import MANY, plain, row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
 
@@ -97,14 +97,14 @@ def aggregated(table: Table, keys: Sequence[str], steps: Steps, options: Any = N
     return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
 
 
-def joined(tables: Iterable[Table], **how: Any) -> Table:
-    """Concatenate tables, whether or not their texts are dictionaries."""
+def joined(tables: Iterable[Table]) -> Table:
+    """Concatenate tables, whether or not their texts are dictionaries and their integers short."""
     tables = [*tables]
     names = {field.name for table in tables for field in table.schema if pa.types.is_dictionary(field.type)}
     for place, table in enumerate(tables):
         encoded = {name: table[name].dictionary_encode() for name in names.intersection(table.column_names)}
         tables[place] = pa.table({name: encoded.get(name, table[name]) for name in table.column_names})
-    return pa.concat_tables(tables, **how).unify_dictionaries()
+    return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
 
 
 def with_outcome(table: Table, outcomes: tuple[str, ...]) -> Table:
@@ -254,15 +254,18 @@ def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
     A code is -1 if the key or run ID is unknown, or if the task has no record. A scheduler never reuses a run ID, so
     the run ID identifies the key. Comparing the keys verifies this assumption and is much faster than looking them up.
     """
-    of_records, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (records, tasks))
+    of_records, of_tasks = (integers(table["run_id"], -1) for table in (records, tasks))
     first, keys = rows_of(of_records, of_records), records["key"]
     again = np.flatnonzero(first != np.arange(len(first)))
     alike = having(keys.take(pa.array(again)), keys.take(pa.array(first[again])))
     if len(records) and not keys.null_count and alike.all():
         place = rows_of(of_tasks, of_records)
-        found = (of_tasks >= 0) & (place >= 0)
-        found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(place[found])))
-        return of_records, np.where(found, of_tasks, -1)
+        found = np.flatnonzero(place >= 0)
+        # allocating memory for a million keys takes longer than comparing them
+        for rows in np.array_split(found, len(found) // MANY + 1):
+            same = having(tasks["key"].take(pa.array(rows)), keys.take(pa.array(place[rows])))
+            place[rows[~same]] = -1
+        return of_records, np.where(place >= 0, of_tasks, -1)
     both = joined([table.select(["key", "run_id"]) for table in (records, tasks)])
     whole = both["key"].is_valid().to_numpy() & both["run_id"].is_valid().to_numpy()
     of_records, of_tasks = np.split(np.where(whole, row_codes(both), -1), [len(records)])

@@ -26,7 +26,7 @@ from roastcoffea.metrics.facts import (
     with_outcome,
 )
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
-from roastcoffea.metrics.statistics import having, moments, one_of
+from roastcoffea.metrics.statistics import having, moments, one_of, places
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.workflow import disagreements
 from roastcoffea.records.arrow import plain, row_codes, rows_in, table_of_rows
@@ -122,7 +122,7 @@ def missing_work(run: Run, counted_chunks: Table) -> Table:
     """
     lost = pa.array([call.id for call in lost_calls(run) if call.outcome == FINISHED], pa.string())
     asked = recorded(run, "asked")
-    asked = rows_where(asked, pc.invert(pc.is_in(asked["call"], value_set=lost)))
+    asked = rows_where(asked, ~one_of(asked["call"], lost))
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
     done = _in_output(run, counted_chunks)
@@ -177,7 +177,8 @@ def _without(wanted: Table, done: Table, keys: list[str]) -> Table:
     Two nulls compare equal, unlike in an Arrow join, because the tree is null for Parquet files.
     """
     number = row_codes(joined([wanted.select(keys), done.select(keys)]))
-    lacking = np.flatnonzero(~one_of(pa.chunked_array([number[: len(wanted)]]), pa.array(number[len(wanted) :])))
+    asked = number[: len(wanted)]
+    lacking = np.flatnonzero(~np.asarray(pc.is_in(pa.array(asked), value_set=pa.array(number[len(wanted) :]))))
     first = lacking[np.unique(number[lacking], return_index=True)[1]]
     return plain(wanted.take(pa.array(first))).sort_by([(key, "ascending") for key in keys])
 
@@ -187,9 +188,9 @@ def _with_processor(run: Run, table: Table) -> Table:
 
     One processor's result does not count as another's.
     """
-    calls = pa.array([call.id for call in run.calls], pa.string())
-    names = pa.array([call.processor for call in run.calls], pa.string())
-    return table.append_column("processor", names.take(pc.index_in(table["call"], value_set=calls)))
+    call = places(table["call"], [call.id for call in run.calls])
+    names = pa.array([call.processor for call in run.calls], pa.string()).dictionary_encode()
+    return table.append_column("processor", names.take(pa.array(call, mask=call < 0)))
 
 
 def skipped_data(run: Run) -> Iterator[str]:

@@ -134,7 +134,7 @@ def _rows(chunks: Table, counted: Flags) -> Table:
     others = integers(chunks["bytes_written_unmetered"])
     classes = {phases.OTHER_WRITES: others.clip(min=0)}
     of_rest = classified(NAMES, chunks.select(["dataset"]), others, counted, classes)
-    return with_endpoints(joined([of_files, of_rest], promote_options="default"))
+    return with_endpoints(joined([of_files, of_rest]))
 
 
 @table

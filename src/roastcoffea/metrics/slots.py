@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from roastcoffea.metrics.phases import (
     CLIENT,
@@ -20,7 +21,7 @@ from roastcoffea.metrics.phases import (
     UNRECORDED,
     WORKER_OVERHEAD,
 )
-from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Integers, Numbers, level_before, union
+from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Groups, Integers, Numbers, level_before, union
 from roastcoffea.records.workers import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
@@ -63,10 +64,13 @@ class Presence(NamedTuple):
     threads: Integers
 
 
+Levels = npt.NDArray[np.int32]
+
+
 class _Changes(NamedTuple):
     worker: Integers
     time: Integers
-    change: Numbers
+    change: Levels
 
 
 class Slots(NamedTuple):
@@ -83,9 +87,12 @@ class Slots(NamedTuple):
     beyond: float
 
 
+def _taken(part: Any, rows: Any) -> Any:
+    return part._make(column[rows] for column in part)
+
+
 def _of(part: Any, workers: Flags) -> Any:
-    kept = workers[part.worker]
-    return part._make(column[kept] for column in part)
+    return _taken(part, workers[part.worker])
 
 
 def idle_slots(
@@ -112,11 +119,13 @@ def idle_slots(
     """
     seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP, UNRECORDED)}
     beyond, left, surplus = 0.0, [], []
-    block = np.cumsum(np.bincount(attempts.worker, minlength=max(len(together), 1))) // BLOCK
-    for number in np.unique(block):
-        own = block == number
+    of_workers, begin = Groups(attempts.worker, max(len(together), 1)), 0
+    ends = np.cumsum(of_workers.sizes)
+    for number in np.unique(ends // BLOCK):
+        own = ends // BLOCK == number
+        rows, begin = of_workers.order[begin : ends[own][-1]], ends[own][-1]
         spans = [_of(each, own) for each in (presence, pauses, first, gaps)]
-        of_block = _fill(_of(attempts, own), spans, axes, seconds)
+        of_block = _fill(_taken(attempts, rows), spans, axes, seconds)
         left.append(of_block[0])
         surplus.append(of_block[1])
         beyond += of_block[2]
@@ -142,17 +151,17 @@ def idle_slots(
     )
 
 
-CHANGES: Final = (
-    # busy, ready, arriving, in flight
-    (0, 0, 0, 1),  # assigned
-    (0, 0, 1, -1),  # arrived
-    (0, 1, -1, 0),  # ready
-    (1, -1, 0, 0),  # start
-    (-1, 0, 0, 1),  # stop
-    (0, 0, 0, -1),  # seen
-    (0, 0, 0, 0),  # presence, a pause, a gap
+CHANGES: Final = np.array(
+    # assigned, arrived, ready, start, stop, seen; presence, a pause, a gap
+    (
+        (0, 0, 0, 1, -1, 0, 0),  # busy
+        (0, 0, 1, -1, 0, 0, 0),  # ready
+        (0, 1, -1, 0, 0, 0, 0),  # arriving
+        (1, -1, 0, 0, 1, -1, 0),  # in flight
+    ),
+    np.int8,
 )
-"""Change in its worker's levels at each event of an attempt."""
+"""Changes in a worker's levels at each event of an attempt."""
 
 
 def _fill(
@@ -173,28 +182,33 @@ def _fill(
     kind, places = keys & 7, keys >> 3
     last = np.diff(places, append=-1) != 0
     places = places[last]
-    busy, ready, arriving, in_flight = (np.cumsum(change[kind])[last] for change in np.array(CHANGES).T)
-    levels = np.zeros((len(of_workers), len(places)), np.int64)
+    busy, ready, arriving, in_flight = (np.cumsum(change[kind], dtype=np.int32)[last] for change in CHANGES)
+    levels = np.zeros((len(of_workers), len(places)), np.int32)
     for number, edge in enumerate(edges[6:]):
         threads = of_workers[number // 2].threads
         np.add.at(levels[number // 2], np.searchsorted(places, edge), -threads if number % 2 else threads)
-    threads, paused, starting, unrecorded = np.cumsum(levels, axis=1)
+    present, paused, starting, unrecorded = np.cumsum(levels, axis=1, out=levels)
     worker, time = places >> bits, places & (1 << bits) - 1
+    bins = axes.bin(time)
+    where, left = axes.row[worker] * axes.bins + bins, axes.edges[bins + 1] - time
 
-    def changes(amounts: Numbers | Integers) -> _Changes:
+    def changes(amounts: Levels) -> tuple[Integers, Levels]:
         # each worker's sum ends at 0, so the next worker's sum starts from 0
-        change = np.diff(amounts, prepend=0)
+        change = np.diff(amounts, prepend=np.int32(0))
         at = np.flatnonzero(change)
-        return _Changes(worker[at], time[at], change[at])
+        return at, change[at]
 
-    def count(cause: str, amounts: Numbers | Integers) -> None:
-        of, times, change = changes(amounts)
-        bins = axes.bin(times)
-        where = axes.row[of] * axes.bins + bins
-        within = axes.sums(where, change * (axes.edges[bins + 1] - times))
-        seconds[cause] += within + level_before(axes.sums(where, change)) * np.diff(axes.edges)
+    def count(cause: str, amounts: Levels) -> None:
+        if amounts.any():
+            at, change = changes(amounts)
+            within = axes.sums(where[at], change * left[at])
+            seconds[cause] += within + level_before(axes.sums(where[at], change)) * np.diff(axes.edges)
 
-    free = np.maximum(threads - busy, 0)
+    def remaining(amounts: Levels) -> _Changes:
+        at, change = changes(amounts)
+        return _Changes(worker[at], time[at], change)
+
+    free = np.maximum(present - busy, 0)
     known = np.where(unrecorded > 0, 0, free)
     able = np.where(paused > 0, 0, known)
     count(UNRECORDED, free - known)
@@ -206,8 +220,8 @@ def _fill(
         count(cause, filled - at_first)
         count(STARTUP, at_first)
         able = able - filled
-    beyond = float(np.maximum(busy - threads, 0) @ np.diff(time, append=0))
-    return changes(able), changes(surplus), beyond
+    beyond = float(np.maximum(busy - present, 0) @ np.diff(time, append=0))
+    return remaining(able), remaining(surplus), beyond
 
 
 def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> tuple[Numbers, Numbers]:
@@ -225,7 +239,7 @@ def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> 
     times, ends = np.concatenate(kinds), np.cumsum([len(kind) for kind in kinds])
     changes = np.zeros(len(times), np.int32)
     changes[: ends[2]] = np.concatenate([left.change, surplus.change, np.repeat([1, -1], len(queued) // 2)])
-    order = np.argsort(times, kind="stable")
+    order = np.argsort(times)
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     free_slots, behind = np.zeros((axes.rows, axes.bins)), np.zeros((4, axes.rows, axes.bins))
     at_edges, clocks, levels = np.zeros((4, axes.bins + 1)), np.zeros((4, 1)), np.zeros((3, 1), np.int64)

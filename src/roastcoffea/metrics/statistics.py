@@ -98,6 +98,24 @@ def rows_of(values: Integers, known: Integers) -> Integers:
     return np.asarray(first[np.where((values >= low) & (values < low + span), values - low, span)])
 
 
+class Groups:
+    """Values grouped by integer codes, which are sorted only once."""
+
+    def __init__(self, code: Integers, number: int) -> None:
+        self.sizes = np.bincount(code, minlength=number)
+        # sorting 16-bit integers takes linear time
+        self.order = np.argsort(code.astype(np.min_scalar_type(number)), kind="stable")
+
+    def medians(self, values: Numbers, fewest: int = 1) -> Numbers:
+        """Median of each group, or NaN for groups with fewer than `fewest` values."""
+        ends = np.cumsum(self.sizes)
+        begins, ordered = ends - self.sizes, np.append(values[self.order], np.nan)
+        for begin, end in np.column_stack([begins, ends])[self.sizes > 1].tolist():
+            ordered[begin:end].sort()
+        lower, upper = ordered[begins + np.maximum(self.sizes - 1, 0) // 2], ordered[begins + self.sizes // 2]
+        return np.where(self.sizes >= fewest, (lower + upper) / 2, np.nan)
+
+
 def measured_values(column: pa.ChunkedArray) -> Numbers:
     return np.asarray(column.drop_null().to_numpy(), dtype=np.float64)
 
@@ -121,10 +139,10 @@ def highest_concurrency(starts: Numbers, stops: Numbers) -> int:
 
 def union(starts: Numbers, stops: Numbers, gap: float = 0.0) -> tuple[Numbers, Numbers]:
     """Merge intervals that overlap or are at most `gap` apart. The result is sorted by time."""
-    order = np.argsort(starts, kind="stable")
-    starts, until = starts[order], np.maximum.accumulate(stops[order])
-    first = np.append(True, starts[1:] > until[:-1] + gap)[: len(starts)]
-    return starts[first], until[np.append(first[1:], True)[: len(starts)]]
+    starts, stops = np.sort(starts), np.sort(stops)
+    # there is a gap before an interval if all earlier ones have ended
+    first = np.append(True, starts[1:] > stops[:-1] + gap)[: len(starts)]
+    return starts[first], stops[np.append(first[1:], True)[: len(starts)]]
 
 
 def union_length(starts: Numbers, stops: Numbers) -> float:

@@ -21,6 +21,7 @@ from roastcoffea.metrics.ledger import Attempts, attempts_of_calls
 from roastcoffea.metrics.slots import Moments, Presence
 from roastcoffea.metrics.statistics import (
     Flags,
+    Groups,
     Integers,
     Numbers,
     amounts,
@@ -109,7 +110,7 @@ class Busy(NamedTuple):
     """Attempts that occupied a thread, with their times and the time spent in each class."""
 
     moments: Moments
-    seconds: Mapping[str, Numbers]
+    seconds: dict[str, Numbers]
     of: pa.Array
     """Each attempt's dataset or, for another breakdown, its value in the column `Records.by`."""
     failed: dict[str, float]
@@ -133,7 +134,7 @@ def busy_chunks(records: Records) -> Busy:
         wall, erred = amounts(openings, "wall_seconds"), having(openings["outcome"], ERROR)
         classes = {phases.PREPROCESSING: np.where(erred, 0.0, wall), phases.FAILED: np.where(erred, wall, 0.0)}
         parts.append(_attempts(openings, PREPROCESSING, classes, records.by))
-    table = joined(parts, promote_options="default")
+    table = joined(parts)
     worker = places(table["worker"], records.workers)
     known, able = worker >= 0, _could_begin(table, worker, records)
     # attempts without a worker come from column tracing on the client
@@ -185,7 +186,11 @@ def _incomplete_phases(counted: Table) -> list[str]:
 
 
 def sum_of(chunks: Table, columns: tuple[str, ...]) -> Numbers:
-    return sum((amounts(chunks, column) for column in columns), np.zeros(len(chunks)))
+    found = np.zeros(len(chunks))
+    for column in columns:
+        if chunks[column].null_count < len(chunks):
+            found += amounts(chunks, column)
+    return found
 
 
 MOMENTS: Final = ("runnable", "assigned", "arrived", "ready", "start", "stop", "seceded", "seen")
@@ -288,12 +293,13 @@ def _split(
     """
     chunks = records.chunks
     used, some = among(chunks, records.counted), np.flatnonzero(chunk >= 0)
-    number = int(chunk.max(initial=-1)) + 1
+    number, own = int(chunk.max(initial=-1)) + 1, chunk[some]
 
     def sums(values: Numbers | Flags) -> Numbers:
-        return np.asarray(np.bincount(chunk[some], values[some], number + 1)[task])
+        return np.asarray(np.bincount(own, values[some], number + 1)[task] if values.any() else np.zeros(len(task)))
 
-    seconds = {name: sums(values) for name, values in _phase_seconds(records, used).items()}
+    of_chunks = _phase_seconds(records, used)
+    seconds = {name: sums(of_chunks.pop(name)) for name in [*of_chunks]}
     succeeded = one_of(chunks["outcome"], pa.array(facts.WITH_RESULT))
     seconds[phases.FAILED] = sums(np.where(succeeded, 0.0, amounts(chunks, "wall_seconds")))
     ok, processor, other = (
@@ -303,7 +309,8 @@ def _split(
     repeated = processor & ok & recorded & (sums(used) == 0) & (seconds[phases.FAILED] == 0)
     lost = ~ok | repeated
     counts = processor & ~lost
-    seconds = {name: np.where(counts, values, 0.0) for name, values in seconds.items()}
+    for values in seconds.values():
+        values[~counts] = 0.0
     began = np.where(lost, 0.0, np.fmin(amounts(tasks, "startup_seconds"), duration))
     seconds[phases.STARTUP] += np.where(counts, began, 0.0)
     rest = duration - sum(seconds.values())
@@ -319,7 +326,7 @@ def _split(
     seconds[phases.FAILED] += wasted
     seconds[phases.OVERHEAD] = np.where(counts & recorded, rest, 0.0)
     row = np.full(number + 1, -1)
-    row[chunk[some]] = some
+    row[own] = some
     of = chunks[records.by].combine_chunks().take(pa.array(row[task], mask=row[task] < 0))
     return (
         seconds,
@@ -332,7 +339,7 @@ def _split(
 def _of_openings(tasks: Table, records: Records) -> pa.Array:
     openings, by = records.run.preprocessing, records.by
     if openings is None or not len(openings):
-        return pa.nulls(len(tasks), pa.string())
+        return pa.nulls(len(tasks), records.chunks[by].type)
     openings = aggregated(openings, ["key"], {by: (by, "max")}, None)
     found = pc.index_in(tasks["key"], value_set=openings["key"].combine_chunks())
     return openings[by].combine_chunks().take(found).combine_chunks()
@@ -351,14 +358,6 @@ A first chunk or task is slow if it exceeds the usual time both by this delay an
 """
 
 
-def _usual(values: Numbers, code: Integers, number: int, fewest: int = 1) -> Numbers:
-    """Median value for each code below `number`, or NaN for codes with too few values."""
-    import pandas as pd
-
-    medians = pd.Series(values).groupby(code).median().reindex(np.arange(number))
-    return np.asarray(medians.where(np.bincount(code, minlength=number) >= fewest), np.float64)
-
-
 def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
     """Extra time by class for each chunk that is the first on its thread.
 
@@ -372,7 +371,11 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     """
     names = (phases.OPEN, phases.INTERPRET, phases.COMPUTE, phases.LOCK, phases.BLOCKED, phases.WAIT)
     found = {name: np.zeros(len(chunks)) for name in phases.COLUMNS_OF if name in names}
-    first, later = _first_of_threads(chunks, used)
+    completed = used & having(chunks["outcome"], OK)
+    for name in ("start", "thread", "worker"):
+        completed &= chunks[name].is_valid().to_numpy()
+    leads = first_of_threads(chunks, completed)
+    first, later = np.flatnonzero(leads), np.flatnonzero(completed & ~leads)
     if not len(first) or not len(later):
         return found
     dataset, file = (
@@ -380,30 +383,32 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     )
     worker = codes(chunks["worker"])
     datasets, files, workers = (int(each.max()) + 1 for each in (dataset, file, worker))
-    later_ones = np.bincount(worker[later], minlength=workers)[worker]
     # later chunks of the files that have first ones
     alike = np.flatnonzero((np.bincount(file[first], minlength=files) > 0)[file[later]])
+    of_datasets, of_workers = Groups(dataset[later], datasets), Groups(worker[later], workers)
+    of_files = Groups(file[later[alike]], files)
+    few = of_workers.sizes < FEWEST
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
         rate = (seconds / size)[later]
-        medians = _usual(rate, dataset[later], datasets, FEWEST)
+        medians = of_datasets.medians(rate, FEWEST)
         usual, every = medians[dataset[first]], medians[dataset[later]]
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
-        slowness = np.nan_to_num(_usual(ratio, worker[later], workers), nan=1.0)[worker]
+        slowness = np.nan_to_num(of_workers.medians(ratio), nan=1.0)
         # a few chunks are enough to detect that a worker is slow, but not that it is fast
-        slowness[later_ones < FEWEST] = np.maximum(slowness, 1.0)[later_ones < FEWEST]
-        own = usual * slowness[first]
+        slowness[few] = np.maximum(slowness[few], 1.0)
+        own = usual * slowness[worker[first]]
         if not (usual > 0).all():
-            own = np.where(usual > 0, own, _usual(rate, worker[later], workers)[worker[first]])
+            own = np.where(usual > 0, own, of_workers.medians(rate)[worker[first]])
         # the same file takes longer on a slow worker
-        of_files = _usual((rate / np.maximum(slowness[later], 1.0))[alike], file[later[alike]], files)
-        expected = np.fmax(own, of_files[file[first]])
+        same_file = of_files.medians(rate[alike] / np.maximum(slowness[worker[later[alike]]], 1.0))
+        expected = np.fmax(own, same_file[file[first]])
         expected = np.fmax(expected, np.where(np.isnan(own), usual, 0.0)) * size[first]
-        spread = _usual(np.abs(rate - every), dataset[later], datasets, FEWEST)[dataset[first]] * size[first]
+        spread = of_datasets.medians(np.abs(rate - every), FEWEST)[dataset[first]] * size[first]
         late = seconds[first] - expected
         return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
-    have_later = (later_ones[first] > 0) & np.isin(file[first], file[later])
+    have_later = (of_workers.sizes[worker[first]] > 0) & (of_files.sizes[file[first]] > 0)
     certain = chunks["imports"].is_valid().to_numpy()[first] | have_later
     for name, late in found.items():
         for column in phases.COLUMNS_OF[name]:
@@ -418,16 +423,13 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     return found
 
 
-def _first_of_threads(chunks: Table, used: Flags) -> tuple[Integers, Integers]:
-    """Indices of completed chunks that were the first on their thread, and indices of later chunks."""
-    known = used & having(chunks["outcome"], OK)
-    for name in ("start", "thread", "worker"):
-        known &= chunks[name].is_valid().to_numpy()
-    rows = np.flatnonzero(known)
-    rows = rows[np.argsort(amounts(chunks, "start")[rows], kind="stable")]
-    first = np.unique(row_codes(chunks.select(["worker", "thread"]))[rows], return_index=True)[1]
-    known[rows[first]] = False
-    return np.sort(rows[first]), np.flatnonzero(known)
+def first_of_threads(chunks: Table, known: Flags) -> Flags:
+    """Whether each known chunk was the first on its thread."""
+    thread = codes(pa.array(row_codes(chunks.select(["worker", "thread"]))))
+    start = np.where(known, moments(chunks, "start"), np.inf)
+    earliest = np.full(thread.max(initial=-1) + 1, np.inf)
+    np.minimum.at(earliest, thread, start)
+    return np.asarray(known & (start == earliest[thread]))
 
 
 def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
@@ -456,9 +458,9 @@ def first_tasks(attempts: Moments, records: Records) -> Presence:
     delay = attempts.arrived - attempts.assigned
     later = (attempts.assigned > begun[attempts.worker]) & np.isfinite(delay)
     of_run, delay = records.together[attempts.worker[later]], delay[later]
-    runs = int(records.together.max(initial=0)) + 1
-    every = _usual(delay, of_run, runs)[of_run]
-    usual, spread = (_usual(each, of_run, runs, FEWEST)[records.together] for each in (delay, np.abs(delay - every)))
+    of_runs = Groups(of_run, int(records.together.max(initial=0)) + 1)
+    every = of_runs.medians(delay)[of_run]
+    usual, spread = (of_runs.medians(each, FEWEST)[records.together] for each in (delay, np.abs(delay - every)))
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
         fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(5.0 * spread, SHORTEST)))

@@ -17,7 +17,7 @@ from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metri
 from roastcoffea.metrics.endpoints import with_endpoints, with_sites
 from roastcoffea.metrics.facts import aggregated, known_sum, reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, metrics_of_classes
-from roastcoffea.metrics.slots import Slots, idle_slots
+from roastcoffea.metrics.slots import Moments, Slots, idle_slots
 from roastcoffea.metrics.statistics import MICROSECONDS, Axes, axes, spread
 from roastcoffea.metrics.thread_activity import (
     Busy,
@@ -151,8 +151,7 @@ class TimeLedger(Ledger[float]):
             return sums_of_hosts
         key, rows = "address" if what == "worker" else "dataset", self.rows
         if what not in {"worker", "dataset"} and self.records is not None:
-            split = _by(self.records, what)
-            rows = _rows(split, *_counted(split, _each_worker(split)))
+            rows, *_ = _counted(_by(self.records, what))
         sums = aggregated(rows, [key], {name: (name, "sum") for name in self._names})
         frame: pd.DataFrame = sums.to_pandas().set_index(key).sort_index()
         frame.index.name = what
@@ -188,8 +187,10 @@ class TimeLedger(Ledger[float]):
         start = records.run.start
         row = np.array([worker not in (None, name) for name in records.workers], np.int64)
         where = axes(start, records.run.stop, row, 2, bins)
-        (moments, busy, *_), idle = _counted(records, where)
+        moments, busy, *_ = _busy(records)
         seconds = {name: spread(moments.worker, moments.start, moments.stop, busy[name], where) for name in busy}
+        busy.clear()  # it takes much memory
+        idle = _idle(records, moments, where)
         seconds |= idle.seconds | {phases.STARTUP: idle.seconds[phases.STARTUP] + seconds.get(phases.STARTUP, 0.0)}
         offered = spread(presence.worker, presence.start, presence.stop, records.offered, where)
         widths, edges = np.maximum(np.diff(where.edges), 1) / MICROSECONDS, start + where.edges / MICROSECONDS
@@ -221,11 +222,10 @@ def time_ledger(
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
     records = Records.of(run, lifetimes, chunks, counted_chunks)
     workers = records.workers
-    busy, slots = _counted(records, _each_worker(records))
+    rows, busy, slots = _counted(records)
     without_times = run.tasks is not None and len(run.tasks) and not len(busy.moments.worker)
     refuse_if(without_times, "no task attempt has recorded times")
     offered = np.bincount(records.presence.worker, records.offered, len(workers))
-    rows = _rows(records, busy, slots)
     waited = dict(zip(workers, slots.seconds[phases.STARTUP][:, 0].tolist(), strict=True))
     ledger = TimeLedger(
         rows,
@@ -252,29 +252,20 @@ def time_ledger(
     return ledger
 
 
-def _each_worker(records: Records) -> Axes:
-    number = len(records.workers)
-    return axes(records.run.start, records.run.stop, np.arange(number), number)
+def _busy(records: Records) -> Busy:
+    return busy_chunks(records) if records.run.tasks is None else busy_tasks(records, records.run.tasks)
 
 
-def _counted(records: Records, where: Axes) -> tuple[Busy, Slots]:
-    tasks = records.run.tasks
-    if tasks is None:
-        busy = busy_chunks(records)
-        first = until_first_attempts(busy.moments)
-    else:
-        busy = busy_tasks(records, tasks)
-        first = first_tasks(busy.moments, records)
-    slots = idle_slots(
-        busy.moments,
+def _idle(records: Records, moments: Moments, where: Axes) -> Slots:
+    return idle_slots(
+        moments,
         records.presence,
         records.pauses,
         where,
-        first=first,
+        first=until_first_attempts(moments) if records.run.tasks is None else first_tasks(moments, records),
         gaps=records.gaps,
         together=records.together,
     )
-    return busy, slots
 
 
 def _unknown(run: Run, counted: Table) -> dict[str, str]:
@@ -301,15 +292,20 @@ def _by(records: Records, what: str) -> Records:
     return records._replace(run=run, chunks=told(records.chunks), counted=told(records.counted), by=what)
 
 
-def _rows(records: Records, busy: Busy, slots: Slots) -> Table:
-    workers = records.workers
+def _counted(records: Records) -> tuple[Table, Busy, Slots]:
+    """Rows of a ledger, and what they are made of. The seconds of attempts are not kept, as they take much memory."""
+    workers, busy = records.workers, _busy(records)
     table = pa.table({"worker": busy.moments.worker, "dataset": busy.of, **busy.seconds})
     steps = {name: (name, "sum") for name in busy.seconds}
     sums = aggregated(table, ["worker", "dataset"], steps, use_threads=False).sort_by("worker")
+    del table
+    busy = busy._replace(seconds={})
     addresses = [workers[place] for place in sums["worker"].to_pylist()]
-    of_busy = _rows_of(addresses, sums["dataset"].to_pylist(), {name: sums[name].to_numpy() for name in busy.seconds})
+    of_busy = _rows_of(addresses, sums["dataset"].to_pylist(), {name: sums[name].to_numpy() for name in steps})
+    every = np.arange(len(workers))
+    slots = _idle(records, busy.moments, axes(records.run.start, records.run.stop, every, len(workers)))
     idle = {cause: amounts[:, 0] for cause, amounts in slots.seconds.items()}
-    return pa.concat_tables([of_busy, _rows_of(workers, [None] * len(workers), idle)])
+    return pa.concat_tables([of_busy, _rows_of(workers, [None] * len(workers), idle)]), busy, slots
 
 
 # Ledger metrics

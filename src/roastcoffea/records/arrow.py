@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import Table
 
 from roastcoffea.records.columns import Column, Row
@@ -34,8 +35,12 @@ MANY: Final = 100_000
 """Minimum number of rows of a table that is made smaller."""
 
 
+SHORT: Final = {pa.int16(): 2**14, pa.int32(): 2**30}
+"""Maximum size of integers that are stored in fewer than 64 bits, so that sums of two fit as well."""
+
+
 def smaller(table: Table) -> Table:
-    """Make a large table smaller: texts other than task keys repeat, so each is stored once."""
+    """Make a large table smaller: texts other than task keys repeat, so each is stored once, and integers are short."""
     return combined(table) if len(table) >= MANY else table
 
 
@@ -51,8 +56,14 @@ def combined(table: Table, order: pa.Array | None = None) -> Table:
         if column.null_count == len(column):
             columns[name] = nothing(column.type)
             continue
-        if len(table) >= MANY and column.type == pa.string() and name != "key":
-            column = column.dictionary_encode()
+        if len(table) >= MANY:
+            if column.type == pa.string() and name != "key":
+                column = column.dictionary_encode()
+            elif column.type == pa.int64():
+                low, high = pc.min_max(column).as_py().values()
+                column = column.cast(
+                    next((short for short, most in SHORT.items() if max(-low, high) < most), pa.int64())
+                )
         # joining a single part would copy it
         together = column.chunk(0) if column.num_chunks == 1 else column.unify_dictionaries().combine_chunks()
         columns[name] = together if order is None else together.take(order)
@@ -60,12 +71,15 @@ def combined(table: Table, order: pa.Array | None = None) -> Table:
 
 
 def plain(table: Table) -> Table:
-    """Replace dictionaries of texts with the texts."""
+    """Replace dictionaries of texts with the texts, and short integers with 64-bit integers."""
     return table.cast(plain_schema(table.schema))
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    types = [each.value_type if pa.types.is_dictionary(each) else each for each in schema.types]
+    types = [
+        each.value_type if pa.types.is_dictionary(each) else pa.int64() if pa.types.is_integer(each) else each
+        for each in schema.types
+    ]
     return pa.schema(map(pa.Field.with_type, schema, types), metadata=schema.metadata)
 
 

@@ -79,8 +79,8 @@ class Run:
     """The records of one run.
 
     Times are Unix seconds on the client's clock unless a column names another clock. Tables are Arrow tables with the
-    columns defined in `roastcoffea.records`; in large tables, texts are dictionaries. A field that was not measured is
-    None, and `absent` maps its name to the reason.
+    columns defined in `roastcoffea.records`; in large tables, texts are dictionaries and integers are short. A field
+    that was not measured is None, and `absent` maps its name to the reason.
     """
 
     id: str

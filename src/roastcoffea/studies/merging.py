@@ -286,7 +286,7 @@ def _mapped(column: pa.ChunkedArray, change: Callable[[str], str | None]) -> pa.
 def _table(recorded: Sequence[pa.Table | None]) -> pa.Table | None:
     tables = [table for table in recorded if table is not None]
     filled = list(filter(len, tables)) or tables[:1]
-    return joined(filled, promote_options="default").combine_chunks() if filled else None
+    return joined(filled).combine_chunks() if filled else None
 
 
 def _sum(amounts: Iterable[Mapping[Any, Any] | None]) -> dict[Any, Any] | None:

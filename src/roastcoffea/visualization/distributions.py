@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import WITH_RESULT, identities, natural, some
+from roastcoffea.metrics.facts import WITH_RESULT, identities, natural, rows_where, some
 from roastcoffea.metrics.phases import (
     BUSY,
     CLASS_OF_KIND,
@@ -28,12 +28,12 @@ from roastcoffea.metrics.phases import (
     RESIDUAL,
     WAIT,
 )
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, named_codes, one_of, places, rows_of
 from roastcoffea.metrics.thread_activity import sum_of
 from roastcoffea.records import workers as task_records
 from roastcoffea.units import number, three_digits
 from roastcoffea.visualization.draw import NAMELESS, entry, legend, scheme_of, whole_numbers
-from roastcoffea.visualization.inputs import busy_in_pixels
+from roastcoffea.visualization.inputs import busy_in_pixels, plot_input
 
 MOST_GROUPS: Final = 4
 """Maximum number of groups. With more datasets, the smallest ones share a group."""
@@ -41,6 +41,8 @@ MOST_GROUPS: Final = 4
 MOST_POINTS: Final = 3000
 """Maximum number of points to draw individually. With more points, their density is drawn instead."""
 
+
+Names: TypeAlias = pa.ChunkedArray | Sequence[str | None]
 
 Bins = int | Sequence[float] | None
 """Number of bins, or the bin edges. If None, the edges are chosen to suit the values."""
@@ -53,30 +55,32 @@ class Group(NamedTuple):
     marker: str
 
 
-def groups_of(ax: Axes, names: Sequence[str | None]) -> list[Group]:
+def groups_of(ax: Axes, names: Names) -> list[Group]:
     looks = zip(masks_of(names).items(), scheme_of(ax).series, "os^D", strict=False)
     return [Group(name, here, colour, marker) for (name, here), colour, marker in looks]
 
 
-def masks_of(names: Sequence[str | None]) -> dict[str, npt.NDArray[np.bool_]]:
+def masks_of(names: Names) -> dict[str, npt.NDArray[np.bool_]]:
     """Return a mask for each name, most frequent name first. If there are many names, the rarest share a mask."""
-    named = np.array([NAMELESS if name is None else str(name) for name in names], dtype=object)
-    kinds, sizes = np.unique(named, return_counts=True)
-    ordered = kinds[np.argsort(-sizes, kind="stable")].tolist()
+    code, known = named_codes(names if isinstance(names, pa.ChunkedArray) else pa.array(names, pa.string()))
+    kinds, sizes = known.fill_null(NAMELESS).to_pylist(), np.bincount(code, minlength=len(known))
+    ordered = sorted(range(len(kinds)), key=lambda place: (-sizes[place], kinds[place]))
     own = ordered if len(ordered) <= MOST_GROUPS else ordered[: MOST_GROUPS - 1]
-    masks = {entry(kind): named == kind for kind in own}
+    masks = {entry(kinds[place]): code == place for place in own}
     if len(own) < len(ordered):
-        masks[f"{len(ordered) - len(own)} others"] = ~np.isin(named, own)
+        masks[f"{len(ordered) - len(own)} others"] = ~np.isin(code, own)
     return masks
 
 
 def running_chunks(chunks: pa.Table, start: float, bins: int) -> tuple[Numbers, dict[str, Numbers]]:
     """Return the edges of the time bins, and each dataset's mean number of running chunks in each bin."""
-    timed = chunks.filter(pc.and_(chunks["start"].is_valid(), chunks["stop"].is_valid()))
+    timed = rows_where(
+        chunks.select(["dataset", "start", "stop"]), pc.and_(chunks["start"].is_valid(), chunks["stop"].is_valid())
+    )
     begun, ended = (amounts(some(timed, "no chunk attempt has times"), name) for name in ("start", "stop"))
     edges = np.linspace(min(start, begun.min()), max(start, ended.max()), bins + 1)
     refuse_if(edges[-1] <= edges[0], "the chunk attempts took no time")
-    masks = masks_of(timed["dataset"].to_pylist())
+    masks = masks_of(timed["dataset"])
     row = np.argmax(list(masks.values()), axis=0)
     seconds = busy_in_pixels(row, begun, ended, (len(masks), bins), edges)
     return edges, dict(zip(masks, seconds / np.diff(edges), strict=True))
@@ -85,7 +89,7 @@ def running_chunks(chunks: pa.Table, start: float, bins: int) -> tuple[Numbers, 
 def distribution(
     ax: Axes,
     values: Numbers,
-    names: Sequence[str | None],
+    names: Names,
     things: str,
     label: str,
     *,
@@ -151,7 +155,7 @@ def _edges(values: Numbers, whole: bool) -> Numbers:
 # Clouds
 
 
-def cloud(ax: Axes, x: Numbers, y: Numbers, names: Sequence[str | None], things: str) -> None:
+def cloud(ax: Axes, x: Numbers, y: Numbers, names: Names, things: str) -> None:
     """Draw points by group, or the density of the points if there are many."""
     for values, set_scale in ((x, ax.set_xscale), (y, ax.set_yscale)):
         if 0 < 100 * values.min() < values.max():
@@ -217,6 +221,11 @@ class Pixels(NamedTuple):
     pale: Integers
 
 
+@plot_input
+def stream(attempts: tuple[pa.Table | None, pa.Table | None], worker_names: Mapping[str, str]) -> Stream:
+    return stream_of(*attempts, worker_names)
+
+
 def stream_of(tasks: pa.Table | None, chunks: pa.Table | None, names: Mapping[str, str] | None = None) -> Stream:
     """Arrange task attempts in lanes, or chunk attempts if there was no scheduler. Workers are sorted by `names`."""
     if tasks is not None:
@@ -271,20 +280,25 @@ def _classes_of_tasks(tasks: pa.Table, chunks: pa.Table | None) -> tuple[Integer
 
 def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
     of_chunks, of_tasks = identities(tasks, chunks)
-    order = np.argsort(of_chunks, kind="stable")
-    last = order[np.maximum(np.searchsorted(of_chunks[order], of_tasks, side="right") - 1, 0)]
-    return np.where((of_tasks >= 0) & (of_chunks[last] == of_tasks), last, -1)
+    before_end = rows_of(of_tasks, of_chunks[::-1])
+    return np.where((of_tasks >= 0) & (before_end >= 0), len(of_chunks) - 1 - before_end, -1)
 
 
 def _main_classes(chunks: pa.Table) -> Integers:
     """Return the class outside FOR_CPU in which each chunk attempt spent the most time, or failure."""
-    seconds = np.column_stack([sum_of(chunks, columns) for columns in COLUMNS_OF.values()])
-    rest = amounts(chunks, "wall_seconds") - seconds.sum(axis=1)
-    names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])
-    # a chunk with no time in any other class was waiting
-    weights = np.array([1e-9 if name in FOR_CPU else 1.0 for name in (*COLUMNS_OF, OVERHEAD)])
-    most = names[(weights * np.column_stack([seconds, rest])).argmax(axis=1)]
-    kinds = np.where(seconds.any(axis=1), most, SHOWN.index(RESIDUAL))
+    rest, most, kinds = (
+        amounts(chunks, "wall_seconds"),
+        np.zeros(len(chunks)),
+        np.full(len(chunks), SHOWN.index(RESIDUAL)),
+    )
+    for name, columns in COLUMNS_OF.items():
+        seconds = sum_of(chunks, columns)
+        rest -= seconds
+        # a chunk with no time in any other class was waiting
+        seconds *= 1e-9 if name in FOR_CPU else 1.0
+        kinds[seconds > most] = SHOWN.index(name)
+        most = np.maximum(most, seconds)
+    kinds[(rest > most) & (most > 0)] = SHOWN.index(OVERHEAD)
     return np.where(one_of(chunks["outcome"], pa.array(WITH_RESULT)), kinds, SHOWN.index(FAILED))
 
 

@@ -56,7 +56,6 @@ from roastcoffea.visualization.distributions import (
     Stream,
     main_in_pixels,
     running_chunks,
-    stream_of,
 )
 from roastcoffea.visualization.draw import bytes_scale
 from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown
@@ -232,7 +231,7 @@ def _stream(context: Context) -> Chart:
     chunk waited for a core or the GIL, the more faded it is.
     """
     tasks, chunks = context.inputs.value("attempts")
-    stream = stream_of(tasks, chunks, context.inputs.value("worker_names"))
+    stream: Stream = context.inputs.value("stream")
     single = context.every_task or len(stream.start) <= MOST_TASKS
     facts = {
         "classes": [["not recorded" if name == RESIDUAL else name, family_of(name).name] for name in SHOWN],

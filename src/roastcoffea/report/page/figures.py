@@ -7,19 +7,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from bokeh import models
 from bokeh.plotting import figure
 
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.metrics.facts import known_names
+from roastcoffea.metrics.facts import known_names, rows_where, with_outcome
 from roastcoffea.metrics.phases import COMPUTING, FAMILY_OF, IDLING, TROUBLE, Family
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records.arrow import pairs, plain
+from roastcoffea.metrics.statistics import Numbers, amounts, integers, one_of
+from roastcoffea.records.arrow import pairs, plain, rows_in
 from roastcoffea.records.chunks import OK
+from roastcoffea.records.columns import Row
 from roastcoffea.report.tables import known
 from roastcoffea.units import SECOND, SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
-from roastcoffea.visualization.distributions import Stream, stream_of
+from roastcoffea.visualization.distributions import Stream
 from roastcoffea.visualization.inputs import busy_in_pixels
 
 MILLISECONDS: Final = 1e3
@@ -158,16 +161,18 @@ def chunk_points(context: Context) -> Chart:
     inputs = context.inputs
     chunks = inputs.value("chunk_attempts")
     names = ["id", "events", "wall_seconds", "dataset", "file", "entry_start", "entry_stop", "worker", "outcome"]
-    frame = plain(chunks.select(names)).to_pandas().dropna(subset=["events", "wall_seconds"])
-    frame = frame[frame["outcome"] == OK].fillna(dict.fromkeys(("dataset", "file", "worker"), ""))
-    refuse_if(frame.empty, "no chunk has both events and a duration")
+    chunks = with_outcome(chunks.select(names), (OK,))
+    chunks = rows_where(chunks, pc.and_(chunks["events"].is_valid(), chunks["wall_seconds"].is_valid()))
+    refuse_if(not len(chunks), "no chunk has both events and a duration")
+    events, wall = amounts(chunks, "events"), amounts(chunks, "wall_seconds")
     late = pairs(known(inputs, "stragglers"), "id", "expected_seconds")
-    is_late, on_slow = frame["id"].isin(late), frame["worker"].isin(list(known(inputs, "slow_workers") or ()))
+    is_late = np.isin(integers(chunks["id"], -1), [*late])
+    on_slow = one_of(chunks["worker"], pa.array(known(inputs, "slow_workers") or (), pa.string()))
     plot = own_figure(
         "points",
         300,
-        x_range=models.Range1d(start=0, end=1.06 * max(float(frame["events"].max()), 1.0)),
-        y_range=models.Range1d(start=0, end=1.08 * max(float(frame["wall_seconds"].max()), 1e-6)),
+        x_range=models.Range1d(start=0, end=1.06 * max(float(events.max()), 1.0)),
+        y_range=models.Range1d(start=0, end=1.08 * max(float(wall.max()), 1e-6)),
         x_axis_label="events in the chunk",
         y_axis_label="duration (s)",
         tools=["pan", "box_zoom", "reset"],
@@ -182,28 +187,28 @@ def chunk_points(context: Context) -> Chart:
         "outliers": (is_late, TROUBLE, "triangle", 11),
     }
     for kind, (here, family, marker, size) in kinds.items():
-        rows = frame[here]
-        rows = rows.iloc[np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).astype(int)]
-        tips[kind] = [_told(row, late, workers) for row in rows.itertuples()]
-        points = {"x": rows["events"].to_numpy(np.float64), "y": rows["wall_seconds"].to_numpy()}
+        rows = np.flatnonzero(here)
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).astype(int)]
+        tips[kind] = [_told(row, late, workers) for row in rows_in(chunks.take(pa.array(rows)))]
+        points = {"x": events[rows], "y": wall[rows]}
         source = models.ColumnDataSource(points, name=f"points-{kind}")
         look: Any = {"marker": marker, "size": size, "line_width": 0, "fill_alpha": 0.75}
         plot.scatter(x="x", y="y", source=source, **look, **painted(family.name))
         drawn += len(rows)
-    note = "" if drawn == len(frame) else f"{number(drawn)} of {number(len(frame))} chunks are drawn, sampled evenly."
+    note = "" if drawn == len(wall) else f"{number(drawn)} of {number(len(wall))} chunks are drawn, sampled evenly."
     return Chart(plot, tips, note=note)
 
 
-def _told(row: Any, late: Mapping[int, float], workers: Mapping[str, str]) -> list[str]:
+def _told(row: Row, late: Mapping[int, float], workers: Mapping[str, str]) -> list[str]:
     """Lines of a chunk's tooltip."""
-    expected = f", expected {SECOND.text(late[row.id])}" if row.id in late else ""
-    first, last = row.entry_start, row.entry_stop
-    entries = f", entries {number(int(first))} to {number(int(last))}" if pd.notna(first) and pd.notna(last) else ""
+    expected = f", expected {SECOND.text(late[row['id']])}" if row["id"] in late else ""
+    first, last, worker = row["entry_start"], row["entry_stop"], row["worker"] or ""
+    entries = "" if first is None or last is None else f", entries {number(first)} to {number(last)}"
     return [
-        f"{SECOND.text(row.wall_seconds)}{expected}",
-        f"{number(int(row.events))} events of {row.dataset}",
-        f"{row.file}{entries}",
-        f"{workers[row.worker]}, {row.worker}" if row.worker in workers else row.worker,
+        f"{SECOND.text(row['wall_seconds'])}{expected}",
+        f"{number(row['events'])} events of {row['dataset'] or ''}",
+        f"{row['file'] or ''}{entries}",
+        f"{workers[worker]}, {worker}" if worker in workers else worker,
     ]
 
 
@@ -218,8 +223,7 @@ def worker_map(context: Context) -> Chart:
     that takes twice as long as the others.
     """
     inputs, length = context.inputs, context.stop - context.start
-    tasks, chunks = inputs.value("attempts")
-    stream = stream_of(tasks, chunks, inputs.value("worker_names"))
+    stream: Stream = inputs.value("stream")
     workers = list(dict.fromkeys(stream.lanes))
     rows = min(len(workers), MOST_ROWS)
     row_of = np.arange(len(workers)) * rows // len(workers)
