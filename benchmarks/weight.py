@@ -32,22 +32,22 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 38_030,
+    "metrics": 38_250,
     "studies": 41_100,
-    "diagnosis": 31_730,
+    "diagnosis": 31_780,
     "instrument": 27_000,
     "report": 24_460,
     "backends": 24_540,
     "log": 18_790,
     "recording": 15_580,
-    "visualization": 14_140,
+    "visualization": 14_170,
     "monitor": 11_400,
     "storage": 11_200,
     "replay": 9_100,
     TOP: 7_300,
     "cli": 7_400,
     "compat": 4_260,
-    "records": 3_310,
+    "records": 3_400,
     "sheets": 2_700,
     "export": 100,
 }
