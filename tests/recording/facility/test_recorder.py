@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from processes import wait_until
+from processes import PATIENCE, wait_until
 from stand_ins import Observed, made_record
 
+from roastcoffea.log import journal
 from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.log.packing import packed_records
 from roastcoffea.recording.facility import display
@@ -22,12 +24,16 @@ from roastcoffea.records.workers import ERROR, OK
 
 
 @pytest.fixture
-def recorder(observed: Observed, tmp_path: Path) -> FacilityPlugin:
+def recorder(observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FacilityPlugin:
+    monkeypatch.setattr(journal, "CLOSE_SECONDS", PATIENCE)  # however slow the disk is
     return observed.recorded_in(tmp_path)
 
 
 def runs_in(folder: Path) -> list[Journal]:
-    assert wait_until(lambda: len(journals_in(folder)[0]) == len(list(folder.iterdir())))  # threads write them
+    for thread in threading.enumerate():  # they write the journals
+        if thread.name == NAME:
+            thread.join(PATIENCE)
+    assert wait_until(lambda: len(journals_in(folder)[0]) == len(list(folder.iterdir())))
     journals, _ = journals_in(folder)
     return [journal for journal in journals if not is_cluster(journal)]
 
