@@ -32,22 +32,22 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 38_030,
+    "metrics": 38_240,
     "studies": 39_490,
     "diagnosis": 31_730,
     "instrument": 27_000,
-    "report": 24_460,
+    "report": 24_510,
     "backends": 24_540,
     "log": 18_700,
     "recording": 15_580,
-    "visualization": 14_100,
+    "visualization": 14_160,
     "monitor": 11_400,
     "storage": 11_200,
     "replay": 9_100,
     TOP: 7_300,
     "cli": 7_280,
     "compat": 4_260,
-    "records": 3_300,
+    "records": 3_380,
     "sheets": 2_700,
     "export": 100,
 }
