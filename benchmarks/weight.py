@@ -36,7 +36,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "studies": 41_100,
     "diagnosis": 31_780,
     "instrument": 27_000,
-    "report": 24_460,
+    "report": 24_510,
     "backends": 24_540,
     "log": 18_790,
     "recording": 15_580,

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from roastcoffea.metrics.statistics import (
+    Groups,
     clipped,
     highest_concurrency,
     integral,
@@ -26,6 +27,17 @@ def test_against_a_fine_grid():
     assert highest_concurrency(starts, stops) == open_then.max()
     assert union_length(starts, stops) == (open_then > 0).sum()
     assert integral(starts, stops, np.ones(200)) == open_then.sum()
+
+
+@pytest.mark.parametrize("number", [5, 300, 70_000])
+def test_medians_of_groups(number: int):
+    random = np.random.default_rng(number)
+    code, values = random.integers(0, number // 2, 200), random.random(200)
+    found = Groups(code, number).medians(values, fewest=2)
+    for place in range(number):
+        own = values[code == place]
+        assert found[place] == np.median(own) if len(own) >= 2 else np.isnan(found[place])
+    assert np.isnan(Groups(code[:0], 3).medians(values[:0])).all()
 
 
 def test_time_weighted_mean_weighs_time_and_not_samples():

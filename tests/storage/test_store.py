@@ -57,6 +57,16 @@ def test_texts_of_large_tables_are_dictionaries(tmp_path: Path, monkeypatch: pyt
             assert arrow.plain(getattr(run, name)) == getattr(a_run(), name)
 
 
+def test_integers_of_large_tables_are_short_if_sums_of_two_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "MANY", 1)
+    columns = {"tiny": [1 - 2**14, 2**14 - 1], "small": [2**14, None], "large": [0, 2**30], "low": [-(2**30), 0]}
+    table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+    short = arrow.smaller(table)
+    assert short.schema.types == [pa.int16(), pa.int32(), pa.int64(), pa.int64()]
+    assert short.to_pydict() == columns
+    assert arrow.plain(short).equals(table)
+
+
 def test_files_are_standard_json_and_parquet(saved: Path) -> None:
     assert sorted(contents(saved)) == sorted(["run.json", *(f"{table}.parquet" for table in TABLES)])
     document = json.loads((saved / "run.json").read_text(), parse_constant=pytest.fail)

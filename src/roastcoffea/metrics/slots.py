@@ -130,6 +130,8 @@ def idle_slots(
         surplus.append(of_block[1])
         beyond += of_block[2]
     free, ready = (_Changes(*map(np.concatenate, zip(*each, strict=True))) for each in (left, surplus))
+    left.clear()
+    surplus.clear()
     waits = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     groups = np.unique(together)
     for number in groups:

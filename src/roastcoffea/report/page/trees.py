@@ -30,7 +30,7 @@ from roastcoffea.metrics.phases import (
 )
 from roastcoffea.metrics.profile import ALL_STATES, WORDS, Place, is_own
 from roastcoffea.metrics.profile import Node as Frame
-from roastcoffea.metrics.statistics import amounts, places
+from roastcoffea.metrics.statistics import amounts, named_codes, places
 from roastcoffea.records.arrow import rows_in
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.columns import grouped
@@ -63,6 +63,8 @@ class Box:
     children: list[Box] = field(default_factory=list)
     notes: Sequence[str] = ()
     pale: bool = False
+    number: int = 1
+    """Number of files that the box stands for."""
 
     def __post_init__(self) -> None:
         self.seconds = max(self.seconds, sum(child.seconds for child in self.children))
@@ -172,30 +174,31 @@ def _datasets(chunks: pa.Table, parts: Parts, separate: int) -> list[Box]:
     columns = [phase.column for phase in phases]
     sums = chunks.group_by(["dataset", "file"]).aggregate([("id", "count"), *((name, "sum") for name in columns)])
     seconds = np.column_stack([np.nan_to_num(amounts(sums, f"{name}_sum")) for name in columns])
-    whole, names = seconds.clip(min=0).sum(axis=1), sums.select(["dataset", "file", "id_count"]).to_pylist()
-    files: dict[str, list[Box]] = defaultdict(list)
-    for place in np.argsort(-whole, kind="stable").tolist():
-        row = names[place]
-        of_dataset = files[str(row["dataset"])]
-        if len(of_dataset) < separate:
-            own = parts((row["dataset"], row["file"]), dict(zip(phases, seconds[place].tolist(), strict=True)))
-            own.sort(key=lambda box: -box.seconds)
-            box = Box(str(row["file"]), float(seconds[place].sum()), "", own, [counted(row["id_count"], "chunk")])
-        else:
-            longest = phases[int(seconds[place].argmax())]
-            box = Box(
-                "", min(float(whole[place]), of_dataset[separate - 1].seconds), family_of(longest.time_class).name
-            )
-        of_dataset.append(box)
-    return [Box(name, 0.0, "", _largest(found, "file")) for name, found in files.items()]
+    whole = seconds.clip(min=0).sum(axis=1)
+    order = np.argsort(-whole, kind="stable")
+    of_order, names = named_codes(sums["dataset"].take(pa.array(order)))
+    found = []
+    for place, name in enumerate(names.to_pylist()):
+        rows = order[of_order == place]
+        large, rest, boxes = rows[:separate], rows[separate:], list[Box]()
+        for row, spent in zip(sums.take(pa.array(large)).to_pylist(), seconds[large].tolist(), strict=True):
+            inside = parts((name, row["file"]), dict(zip(phases, spent, strict=True)))
+            inside.sort(key=lambda box: -box.seconds)
+            boxes.append(Box(str(row["file"]), sum(spent), "", inside, [counted(row["id_count"], "chunk")]))
+        longest, amount = seconds[rest].argmax(axis=1), np.minimum(whole[rest], boxes[-1].seconds)
+        for number, phase in enumerate(phases):
+            own = amount[longest == number]
+            boxes.append(Box("", float(own.sum()), family_of(phase.time_class).name, number=len(own)))
+        found.append(Box(str(name), 0.0, "", _largest([box for box in boxes if box.number], "file")))
+    return found
 
 
 def _largest(boxes: list[Box], thing: str) -> list[Box]:
-    boxes = sorted(boxes, key=lambda box: -box.seconds)
+    boxes = sorted(boxes, key=lambda box: (box.number > 1, -box.seconds))
     least = SMALLEST * sum(box.seconds for box in boxes)
-    shown = [box for box in boxes[:MOST_SEPARATE] if box.seconds >= least]
+    shown = [box for box in boxes[:MOST_SEPARATE] if box.number == 1 and box.seconds >= least]
     if rest := boxes[len(shown) :]:
-        name = counted(len(rest), f"more {thing}" if shown else thing)
+        name = counted(sum(box.number for box in rest), f"more {thing}" if shown else thing)
         shown.append(Box(name, sum(box.seconds for box in rest), main_paint(rest)))
     return shown
 
