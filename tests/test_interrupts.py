@@ -490,6 +490,7 @@ NOT_OF_THE_USER = {
     "monitor/views.py": "a worker's event loop",
     "monitor/task_monitor.py": "a thread of its own",
     "instrument/sampler.py": "a thread of its own",
+    "studies/rereading.py": "a task on a worker",
     "cli/reading.py": "prints what came, and ends",
 }
 """Modules that go on after any error, and why no handler can have raised it there."""

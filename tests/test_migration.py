@@ -152,6 +152,8 @@ def test_every_plot_and_every_number_of_0_1_2_is_in_the_table() -> None:
         "worker_memory",
         "dataset_memory",
         "workforce",
+        "gpu_utilization_timeline",
+        "gpu_memory_timeline",
     }
     older = {name for name in dir(roastcoffea) if name.startswith("plot_")} - {f"plot_{name}" for name in ours}
     assert {f"roastcoffea.{name}" for name in older} <= names

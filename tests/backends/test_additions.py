@@ -15,11 +15,11 @@ PACKAGE = Path(roastcoffea.__file__).parent
 
 METRIC = {
     "records/workers.py": {
-        "SAMPLE_COLUMNS: Final = (\n": '    Column("gpu_memory", "integer", "B", "of its GPU"),\n',
+        "SAMPLE_COLUMNS: Final = (\n": '    Column("page_faults", "integer", "B", "of its process"),\n',
     },
     "log/kinds.py": {
-        '        *of("f", "network_read"': '        *of("q", "gpu_memory"),\n',
-        '            network.get("read_bps", nan),\n': '            get("gpu_memory", NO_SIZE),\n',
+        '        *of("f", "network_read"': '        *of("q", "page_faults"),\n',
+        '            network.get("read_bps", nan),\n': '            get("page_faults", NO_SIZE),\n',
     },
 }
 """Lines of each file of the package, and what is put before or after them."""
@@ -50,12 +50,12 @@ from roastcoffea.log.workers import ClusterLog
 log, read = LogWriter(), ClusterLog()
 known = dict(last_seen=2.0, processing=(), executing=(), nbytes=0, occupancy=0.0)
 workers = {name: SimpleNamespace(metrics={"time": 1.0, **more}, **known)
-           for name, more in (("a", {"gpu_memory": 7}), ("b", {}))}
+           for name, more in (("a", {"page_faults": 7}), ("b", {}))}
 samples = Samples("name", log)
 for address, state in workers.items():
     samples.take(address, state, 2.5)
 read.feed(log.drain(10**6, 0)["data"])
-print(read.workers.samples(0.0)["gpu_memory"].to_pylist(), read.problems)
+print(read.workers.samples(0.0)["page_faults"].to_pylist(), read.problems)
 """
     assert printed(tmp_path, program) == "[7, None] []\n"
 

@@ -136,7 +136,7 @@ TRIES = 40
 """Most end with the first; with many others on its core a thread seldom keeps it from one clock to the next."""
 
 
-@pytest.mark.parametrize("others", [0, 1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("others", [0, 1])
 def test_a_thread_that_spins_computes_or_waits_for_a_core(others: int) -> None:
     core = min(os.sched_getaffinity(0))
     with on_core(core), other_processes(others):
