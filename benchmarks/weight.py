@@ -32,7 +32,7 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 38_240,
+    "metrics": 38_270,
     "studies": 39_490,
     "diagnosis": 31_730,
     "instrument": 27_000,
