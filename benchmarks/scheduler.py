@@ -405,7 +405,7 @@ def computed(folder: Path) -> list[Step]:
     watch = Watch()
     run = watch("loading", lambda: load_run(folder / "run"), lambda run: f"{len(run.tasks):,} tasks")
     measurement = Measurement(run)
-    watch("ledger and metrics", lambda: dict(measurement.metrics), lambda metrics: f"{len(metrics)} metrics")
+    watch("ledger and metrics", lambda: len(measurement.metrics), lambda number: f"{number} metrics")
     ledger, missing = measurement.time_ledger, len(measurement.metrics.missing)
     print(f"  residual {ledger.residual:.3f} s of {ledger.total:.0f} s, {missing} metrics are missing")
     print(f"  not complete: {ledger.certificate.reasons}" if ledger.certificate.reasons else "  complete")

@@ -32,7 +32,7 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 38_250,
+    "metrics": 38_270,
     "studies": 41_100,
     "diagnosis": 31_780,
     "instrument": 27_000,

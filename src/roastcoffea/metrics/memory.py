@@ -245,9 +245,9 @@ def _of_known(table: Table, workers: list[str], *columns: str, **more: Numbers |
     """Rows of these workers, by index, that have all of these columns."""
     import pandas as pd
 
-    codes_of = {"worker": places(table["worker"], workers)}
-    rows = pd.DataFrame(codes_of | {name: moments(table, name) for name in columns} | more)
-    return rows[rows["worker"] >= 0].dropna()
+    worker, values = places(table["worker"], workers), {name: moments(table, name) for name in columns} | more
+    known = (worker >= 0) & ~np.any([np.isnan(each) for each in values.values()], axis=0)
+    return pd.DataFrame({name: each[known] for name, each in ({"worker": worker} | values).items()})
 
 
 def _blocks(rows: DataFrame, *more: str) -> DataFrame:

@@ -16,8 +16,8 @@ from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import known_names, rows_where, with_outcome
 from roastcoffea.metrics.phases import COMPUTING, FAMILY_OF, IDLING, TROUBLE, Family
-from roastcoffea.metrics.statistics import Numbers, amounts, integers, one_of
-from roastcoffea.records.arrow import pairs, plain, rows_in
+from roastcoffea.metrics.statistics import Numbers, amounts, integers, moments, one_of, places
+from roastcoffea.records.arrow import pairs, rows_in
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.columns import Row
 from roastcoffea.report.tables import known
@@ -268,25 +268,22 @@ def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
     samples = known(context.inputs, "worker_samples")
     if samples is None:
         return {}
-    frame = plain(samples.select(["worker", "time", "cpu_percent", "memory", "memory_limit"])).to_pandas()
-    frame = frame.dropna(subset=["worker", "time"])
-    if frame.empty:
-        return {}
-    bins = (COLUMNS * (frame["time"] - context.start) / (context.stop - context.start)).astype(int)
-    threads = context.inputs.value("worker_lifetimes").to_pandas().drop_duplicates("worker", keep="last")
-    of_worker = frame["worker"].map(threads.set_index("worker")["threads"]).fillna(1).replace(0, 1)
-    limit = frame["memory_limit"].astype(float)
-    grid = (
-        frame.assign(CPU=frame["cpu_percent"] / 100 / of_worker, memory=frame["memory"] / limit.where(limit > 0))
-        .astype({"CPU": float, "memory": float})
-        .groupby(["worker", bins.clip(upper=COLUMNS - 1)])[["CPU", "memory"]]  # a report may arrive at the very end
-        .last()
-        .unstack()
-        .reindex(workers)
-    )
-    found = {name: grid[name].reindex(columns=range(COLUMNS)) for name in ("CPU", "memory")}
-    return {
-        name: rows.ffill(axis=1, limit_area="inside").to_numpy()
-        for name, rows in found.items()
-        if rows.notna().any(axis=None)
+    worker, since = places(samples["worker"], workers), moments(samples, "time") - context.start
+    bins = COLUMNS * since / (context.stop - context.start)
+    here = (worker >= 0) & (bins > -1)
+    # a report may arrive at the very end
+    place = worker[here] * COLUMNS + np.minimum(bins[here].astype(int), COLUMNS - 1)
+    threads_of = pairs(context.inputs.value("worker_lifetimes"), "worker", "threads")
+    threads = np.array([threads_of.get(name) or 1 for name in workers])
+    limit = moments(samples, "memory_limit")
+    measures = {
+        "CPU": moments(samples, "cpu_percent") / 100 / threads[worker],
+        "memory": moments(samples, "memory") / np.where(limit > 0, limit, np.nan),
     }
+    found = {}
+    for name, values in measures.items():
+        grid, measured = np.full((len(workers), COLUMNS), np.nan), ~np.isnan(values[here])
+        grid.flat[place[measured]] = values[here][measured]  # of several reports, the last one counts
+        if measured.any():
+            found[name] = pd.DataFrame(grid).ffill(axis=1, limit_area="inside").to_numpy()
+    return found
