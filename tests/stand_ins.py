@@ -92,7 +92,8 @@ class Worker:
             NAME: number / 16,
         }
         if self.gpu:
-            self.metrics |= {"gpu_utilization": number % 101, "gpu_memory_used": 1_000_000 * number}
+            # a part of a GPU (MIG) has no utilisation
+            self.metrics |= {"gpu_utilization": number % 101 or None, "gpu_memory_used": 1_000_000 * number or None}
 
 
 @dataclass(slots=True)

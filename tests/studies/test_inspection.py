@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
+from processes import PATIENCE, wait_until
 from servers import http_server
 
 from roastcoffea.cli import main
@@ -269,3 +270,26 @@ def test_of_a_file_that_is_listed_twice_the_first_one_stays(folder: Path) -> Non
     found = inspect({"data": names})
     assert [one.state for one in found.files] == ["ok", "ok", "duplicate"]
     assert found.cleaned == {"data": names[:2]}
+
+
+def test_no_file_is_opened_after_an_interrupt() -> None:
+    inputs, opened, go_on = (
+        [Input("data", f"{number}.root", None) for number in range(50)],
+        list[str](),
+        threading.Event(),
+    )
+
+    def look(one: Input) -> Input:
+        opened.append(one.file)
+        if len(opened) > 1:
+            go_on.wait(PATIENCE)
+        return one
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        all_looked_at(inputs, 1, PATIENCE, interrupt, look)
+    go_on.set()
+    assert wait_until(lambda: not any(thread.name.endswith("(work)") for thread in threading.enumerate()))
+    assert len(opened) <= 2

@@ -345,7 +345,9 @@ class Samples:
             return
         self.sampled[address] = measured
         if "gpu_utilization" in state.metrics:
-            load = get("gpu_utilization"), get("gpu_memory_used", NO_SIZE)
+            # Dask reports None for what a GPU does not support
+            percent, memory = get("gpu_utilization"), get("gpu_memory_used")
+            load = nan if percent is None else percent, NO_SIZE if memory is None else memory
             self._log.write(GPU, struct.pack(GPU.packing, self._log.number(address), measured, *load))
         network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
         spilled = get("spilled_bytes") or {}

@@ -133,9 +133,12 @@ def all_looked_at(
     for _ in range(threads):
         threading.Thread(target=work, daemon=True).start()
     found = list(inputs)
-    for looked_at_so_far in range(1, len(inputs) + 1):
-        place, found[place] = answers.get()
-        done(looked_at_so_far)
+    try:
+        for looked_at_so_far in range(1, len(inputs) + 1):
+            place, found[place] = answers.get()
+            done(looked_at_so_far)
+    finally:
+        waiting.clear()  # if interrupted, no more files are opened
     return found
 
 
