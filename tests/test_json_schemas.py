@@ -223,7 +223,7 @@ def reread_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     ):
         found = Rereading([endpoint])
         monkeypatch.setattr("roastcoffea.studies.rereading.reread", lambda *_, found=found, **__: found)
-        yield answer("storage", "schema14", "--yes", status=0)
+        yield answer("storage", "schema14", "--yes", status=0 if endpoint.rates else 1)
 
 
 MADE = {"plan": planned_answers, "watch": watched_answers, "duet": dueled_answers, "storage": reread_answers}

@@ -446,11 +446,12 @@ def storage_command(
     gigabytes: float,
     yes: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Read data of a run again to see what storage can deliver.
 
     Reads the baskets of randomly drawn chunks, without decompressing them, with 1, 2, 4 and 8 streams at a time, and
-    prints the rates and the share of them that the run reached, for each server.
+    prints the rates and the share of them that the run reached, for each server. The exit status is 1 if nothing could
+    be read.
 
     The JSON contains "endpoints", each with "run", "share", "rates" (in bytes per second) and "errors".
     """
@@ -466,6 +467,7 @@ def storage_command(
         shell.print_json(found.as_dict())
     else:
         found.print(sys.stdout)
+    return 0 if any(one.rates for one in found.endpoints) else shell.FAILED
 
 
 @shell.command("inspect fileset.json -o clean.json")

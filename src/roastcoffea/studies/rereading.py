@@ -19,7 +19,7 @@ from roastcoffea.metrics.facts import recorded
 from roastcoffea.redaction import redacted
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Sheet, columns, percent_of
-from roastcoffea.units import BYTE, BYTE_PER_SECOND, COUNT, SECOND, counted
+from roastcoffea.units import BYTE, BYTE_PER_SECOND, COUNT, SECOND, counted, few
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -213,7 +213,7 @@ class Rereading(Presented):
             for one in self.endpoints
             for rate in one.rates
         ]
-        notes = [f"{one.name}: {error}" for one in self.endpoints for error in one.errors]
+        notes = [f"{one.name}: {few(one.errors)}" for one in self.endpoints if one.errors]
         lead = [one.text for one in self.endpoints]
         return [Sheet(title="storage", lead=lead, columns=heads, rows=rows, notes=notes, things="rates")]
 
