@@ -10,6 +10,9 @@ savings      of a slow host, and of storage twice as fast; the truth is the same
 comparison   CPU time per chunk of five repeats before and after; the truth is the planned factor
 forecast     total cost of a fileset from a sample of its chunks; the truth is the sum over all chunks
 time left    at a random moment of a run; the truth is when it ended
+slow host    factor by which a host's chunks take longer; the truth is the median ratio to the same chunks elsewhere
+scaling      speed-up (95 %) from five repeats on one and on several times the workers; the truth is the ratio of the
+             mean rates of 25 other repeats
 
 For each kind: the share of intervals that hold (goal: within 5 % of their confidence level) and their median width
 relative to the truth. Use seeds that were never tried while working on a model. The exit status is 1 where a goal is
@@ -28,7 +31,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from roastcoffea import compare, what_if
+from roastcoffea import compare, scaling, what_if
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.live import Progress, Rates
 from roastcoffea.sheets.sheet import Sheet, columns
@@ -175,12 +178,45 @@ def times_left(random: np.random.Generator) -> Iterator[Case]:
         yield Case(*between, float(stops[-1] - run.start - moment))
 
 
+def slow_hosts(random: np.random.Generator) -> Iterator[Case]:
+    """Factor of a slow host."""
+    plan, workers = plan_of(random, slow_hosts={1: float(random.uniform(1.6, 4))}, storage_rate=1e12)
+    seed = int(random.integers(1 << 30))
+    run, plain = (simulated(each, workers, seed=seed) for each in (plan, replace(plan, slow_hosts={})))
+    assert run.chunks is not None
+    assert plain.chunks is not None
+    walls = [
+        {row["id"]: row["wall_seconds"] for row in each.select(["id", "wall_seconds"]).to_pylist()}
+        for each in (run.chunks, plain.chunks)
+    ]
+    for one in Measurement(run).metrics.evaluator.value("slow_places"):
+        if (one.kind, one.name) == ("host", "10.0.0.1"):
+            own = {f"w{worker}" for worker in range(workers) if plan.host(worker) == 1}
+            numbers = [row["id"] for row in run.chunks.select(["id", "worker"]).to_pylist() if row["worker"] in own]
+            yield Case(*one.interval, float(np.median([walls[0][number] / walls[1][number] for number in numbers])))
+
+
+def scalings(random: np.random.Generator) -> Iterator[Case]:
+    """Speed-ups from eight times five repeats of two numbers of workers."""
+    plan, workers = plan_of(random)
+    seed, sizes = int(random.integers(1 << 30)), (workers, workers * int(random.integers(2, 6)))
+    runs = [[simulated(plan, size, seed=seed, again=place, place=place) for place in range(40)] for size in sizes]
+    fewer, more = (float(np.mean([1 / seconds(run) for run in some])) for some in runs)
+    for begin in range(0, 40, 5):
+        some = [Measurement(run) for each in runs for run in each[begin : begin + 5]]
+        speedup = scaling(some).points[-1].speedup
+        if speedup.low is not None and speedup.high is not None:
+            yield Case(speedup.low, speedup.high, workers * more / fewer)
+
+
 KINDS: Final[dict[str, Callable[[np.random.Generator], Iterator[Case]]]] = {
     "what-if": what_ifs,
     "savings": savings,
     "comparison": comparisons,
     "forecast": forecasts,
     "time left": times_left,
+    "slow host": slow_hosts,
+    "scaling": scalings,
 }
 
 

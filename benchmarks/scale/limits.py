@@ -22,6 +22,7 @@ NEEDED = 7
 def add_options(parser: Any) -> None:
     """Add what can be chosen."""
     parser.add_argument("--live", action="store_true", help="a real scheduler and client, and workers that wait")
+    parser.add_argument("--recorded", action="store_true", help="simulated runs that go through the recorder")
     parser.add_argument("--seed", type=int, default=1, help="of the random numbers of campaigns")
     parser.add_argument("--kinds", nargs="*", help="only these campaigns, such as 'slow client'")
     parser.add_argument("--save", type=Path, help="folder for the measurements, and a page for each campaign")
@@ -72,14 +73,17 @@ def _tried(campaign: Campaign, options: Any) -> bool:
 
 
 def _runs(campaign: Campaign, options: Any) -> Iterator[roastcoffea.Measurement]:
-    if not options.live:
+    if not options.live and not options.recorded:
         yield from (roastcoffea.Measurement(run) for run in campaign.runs())
         return
-    from .live import live
+    if options.live:
+        from .live import live as made
+    else:
+        from .fed import fed as made
 
     for place, workers in enumerate(campaign.sizes):
         seed = campaign.seed if campaign.same_seed else campaign.seed + place
-        run = live(campaign.plan_of(workers), workers, seed=seed, first=not place)
+        run = made(campaign.plan_of(workers), workers, seed=seed, first=not place)
         if options.save:
             run.save(options.save / campaign.name.replace(" ", "-"), f"workers-{workers}", overwrite=True)
         yield run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -123,3 +124,59 @@ def test_a_forked_child_collects_garbage() -> None:
     with uncollected():
         assert in_child(collects) == 1
         assert collects() is not COLLECTS_FOR_FRAMES
+
+
+LISTING = """
+import gc, sys, threading, time
+from roastcoffea.instrument.sampler import Stacks
+
+def sleeps(depth):  # each frame on the way becomes an object when frames are listed
+    sleeps(depth - 1) if depth else time.sleep(60)
+
+def pause(phase, info):  # Python's own collector calls this; another thread may run meanwhile
+    if lists:
+        paused.append(phase)
+        time.sleep(0.3)
+
+def listed():
+    global lists
+    lists = True
+    try:
+        return real()
+    finally:
+        lists = False
+
+def work():
+    for _ in range(5):
+        frames = sys._current_frames()
+        frames.clear()
+        time.sleep(0.1)
+
+lists, paused, real = False, [], sys._current_frames
+sys._current_frames = listed
+for _ in range(50):
+    threading.Thread(target=sleeps, args=(3,), daemon=True).start()
+stacks = Stacks(print)
+gc.set_threshold(2)
+gc.callbacks.append(pause)
+if sys.argv[1] == "sampled":
+    stacks.run(work)
+    while sys._current_frames is not listed:
+        time.sleep(0.01)
+else:
+    work()
+print(len(paused), gc.get_threshold()[0], flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not COLLECTS_FOR_FRAMES, reason="this version of Python collects nothing while it lists frames")
+def test_profilers_that_list_frames_collect_nothing_while_chunks_are_sampled() -> None:
+    def ran(how: str) -> list[int]:
+        command = [sys.executable, "-c", LISTING, how]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return [int(each) for each in done.stdout.split()]
+
+    collections, threshold = ran("alone")
+    assert (collections > 0, threshold) == (True, 2)
+    assert ran("sampled") == [0, 2]

@@ -33,7 +33,7 @@ PROMPT: Final = 5e-4
 ROUNDING: Final = 5e-7
 """Half a microsecond, added because Python truncates the switch interval to whole microseconds."""
 
-STATE: Final = "__roastcoffea_switching_2__"
+STATE: Final = "__roastcoffea_switching_3__"
 """Name of the shared state, which stays in `sys.modules` because after-fork callbacks cannot be unregistered.
 
 The name must change whenever the state's fields change, because another version may have created the state.
@@ -89,21 +89,59 @@ def uncollected() -> Iterator[None]:
         yield
         return
     state = _shared()
-    if not state.visitors:
-        state.threshold = gc.get_threshold()[0]
-    state.visitors += 1
-    gc.set_threshold(0)
+    with state.lock:
+        if not state.visitors:
+            state.threshold = gc.get_threshold()[0]
+        state.visitors += 1
+        gc.set_threshold(0)
     try:
         yield
     finally:
-        state.visitors -= 1
-        if not state.visitors:
-            _collect_again(state)
+        with state.lock:
+            state.visitors -= 1
+            if not state.visitors:
+                _collect_again(state)
 
 
 def _collect_again(state: Any) -> None:
     if not gc.get_threshold()[0]:  # unless the user has changed the threshold
         gc.set_threshold(state.threshold)
+
+
+def _protect_frames(sampler: Sampler) -> None:
+    """Prevent collections in `sys._current_frames`, whoever calls it, until all samplers have been released.
+
+    Dask's profiler calls it a hundred times a second. If one of these calls collected garbage, it could release the
+    GIL while it holds Python's lock, and the sampler would then wait for this lock forever, without releasing the GIL.
+    """
+    if COLLECTS_FOR_FRAMES:
+        state = _shared()
+        with state.lock:
+            if not state.samplers:
+                state.frames = sys._current_frames
+                sys._current_frames = state.uncollected_frames = _current_frames
+            state.samplers.add(sampler)
+
+
+def _release_frames(sampler: Sampler) -> None:
+    if COLLECTS_FOR_FRAMES:
+        state = _shared()
+        with state.lock:
+            state.samplers.discard(sampler)
+            if not state.samplers:
+                _restore_frames(state)
+
+
+def _restore_frames(state: Any) -> None:
+    if sys._current_frames is state.uncollected_frames:  # unless the user has replaced it
+        sys._current_frames = state.frames
+
+
+def _current_frames() -> dict[int, FrameType]:
+    with uncollected():
+        found: dict[int, FrameType] = _shared().frames()
+    found[threading.get_ident()] = sys._getframe(1)
+    return found
 
 
 def _end(state: Any) -> None:
@@ -117,6 +155,8 @@ def _shared() -> Any:
     if state is None:
         fresh: Any = ModuleType(STATE)
         fresh.usual, fresh.is_prompt, fresh.visitors, fresh.threshold = 0.0, False, 0, 0
+        fresh.samplers, fresh.uncollected_frames = set(), None
+        fresh.lock = threading.RLock()  # a signal handler may list frames too
         state = sys.modules.setdefault(STATE, fresh)
         if state is fresh and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=lambda: _end_in_child(fresh))
@@ -124,7 +164,10 @@ def _shared() -> Any:
 
 
 def _end_in_child(state: Any) -> None:
-    """Restore the interval and threshold in a forked child, which has no sampler."""
+    """Restore everything in a forked child, which has no sampler."""
+    state.lock = threading.RLock()
+    state.samplers.clear()
+    _restore_frames(state)
     if state.visitors:
         state.visitors = 0
         _collect_again(state)
@@ -278,10 +321,12 @@ class Sampler:
                 # a threading.Thread would be visible to users, and to modules that wait for all threads at exit
                 self._due = time.perf_counter() + PERIOD * _random()
                 self._last = self._due - PERIOD
+                _protect_frames(self)
                 _thread.start_new_thread(self._run, ())
                 self._runs = True
             except BaseException:
                 self._open.discard(stacks)
+                _release_frames(self)
                 raise
 
     def leave(self, stacks: Stacks) -> None:
@@ -312,6 +357,10 @@ class Sampler:
                 self._runs = False
                 for stacks in self._open:
                     stacks.note(f"the profile ended early: {error_text(error)}")
+        finally:
+            with self._lock:
+                if not self._runs:  # unless another thread has started meanwhile
+                    _release_frames(self)
 
     def _look(self) -> bool:
         """Read all threads' clocks, and return whether any chunk is open."""
