@@ -107,7 +107,8 @@ def test_what_cannot_be_read_is_named(folder: Path) -> None:
         (folder / "0.root").rename(folder / "hidden")
         (one,) = reread(measurement, client, streams=[1]).endpoints
         (folder / "hidden").rename(folder / "0.root")
-    assert few.text == f"Nothing could be read from {few.name}: there are fewer chunks than streams"
+    assert few.text == f"{few.name}: nothing could be read."
+    assert few.errors == ["2 streams: not enough chunks"]
     assert len(one.rates) == 1
     assert one.errors == ["ServerDisconnectedError: Server disconnected"]  # the server has no answer for what it lacks
 
@@ -137,17 +138,20 @@ def test_rates_are_those_of_all_streams_together() -> None:
     assert (found.streams, found.seconds, found.bytes) == (2, 8, 80e6 + 50e6 + 570e6)
 
 
-def test_a_short_burst_is_not_the_best_rate() -> None:
-    short, long = Rate(1, 400e6, 10, 0.1), Rate(2, 100e6, 10, 5.0)
-    one = Endpoint("eos", 25e6, 3.14159, [short, long], [])
+def test_rates_that_a_cache_may_explain_are_told_beside_others() -> None:
+    short, long, tiny = Rate(1, 400e6, 40_000_000, 0.1), Rate(2, 100e6, 500_000_000, 5.0), Rate(4, 900e6, 9, 1e-8)
+    one = Endpoint("eos", 25e6, 3.14159, [short, long, tiny], [])
+    assert one.share == 25 / 400
     assert one.text == (
-        "eos: the run read 25 MB/s, with 3.1 requests at a time on average: 25 % of the 100 MB/s that 2 streams "
-        "reached."
+        "eos: the run read 25 MB/s, with 3.1 requests at a time on average: 6 % of the 400 MB/s that 1 stream reached "
+        "for 100 ms, perhaps from a cache, and 25 % of the 100 MB/s that 2 streams reached."
     )
-    cached = Endpoint("eos", 25e6, None, [short], [])
-    assert cached.text.endswith("6 % of the 400 MB/s that 1 stream reached for 100 ms, perhaps from a cache.")
+    assert Endpoint("eos", 101e6, None, [long], []).text.endswith("more than the 100 MB/s that 2 streams reached.")
+    few = Endpoint("eos", 25e6, None, [tiny], [])
+    assert few.share is None
+    assert few.text == "eos: the run read 25 MB/s. At most 9 B were read again, too little for a comparison."
     rows = Rereading([one]).sheets()[0].rows
-    assert rows[1] == ("eos", 2, 100e6, 50e6, 10, 5.0)
+    assert rows[1] == ("eos", 2, 100e6, 50e6, 500_000_000, 5.0)
 
 
 def test_workers_need_no_package(folder: Path) -> None:

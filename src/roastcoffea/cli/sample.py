@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import shlex
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from distributed import Client, LocalCluster
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.compat import older_keywords
+from roastcoffea.interrupts import interrupts_ignored
 from roastcoffea.measurement import Measurement
 from roastcoffea.storage.store import PAGE_FILE
 
@@ -288,23 +287,6 @@ def local_client(workers: int, threads: int, scratch: str) -> Iterator[Client]:
         with interrupts_ignored():  # workers report an error if the scheduler closes between heartbeats
             cluster = stack.enter_context(LocalCluster(**settings, silence_logs=logging.CRITICAL))
         yield stack.enter_context(Client(cluster))
-
-
-@contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, and permanently in processes that the block starts.
-
-    A terminal sends Ctrl-C to all of its processes, so each worker would print its own traceback. Blocking the signal
-    instead would lose no interrupt, but multiprocessing unblocks the signal when it starts a process.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def measure(client: Client, fileset: Fileset, chunksize: int) -> Measurement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import pandas as pd
 
 from roastcoffea.errors import MeasurementError, RoastcoffeaError
 from roastcoffea.instrument.shared import portable
+from roastcoffea.interrupts import interrupts_ignored
 from roastcoffea.metrics.endpoints import endpoint
 from roastcoffea.metrics.facts import recorded
 from roastcoffea.redaction import redacted
@@ -31,6 +33,9 @@ STREAMS: Final = (1, 2, 4, 8)
 SEED: Final = 37
 SUSTAINED: Final = 2.0
 """Minimum time for a rate that a burst or a cache cannot explain, in seconds."""
+
+LEAST_BYTES: Final = 1_000_000
+"""Minimum amount for a rate."""
 
 Ranges = list[list[tuple[int, int]]]
 """First byte and end of each basket, by branch."""
@@ -50,24 +55,35 @@ class Part(NamedTuple):
 
 
 @portable
-def _located(part: tuple[Any, ...]) -> Any:
-    """Ranges of the baskets of a chunk, or the error; runs on workers."""
+def _reason(error: BaseException | None) -> str:
+    """Name and text of an error, or of the failed connection that led to it; runs on workers."""
+    chain = [error]
+    while chain[-1] is not None and len(chain) < 10:
+        chain.append(chain[-1].__context__)
+    cause = next((each for each in chain if isinstance(each, OSError)), error)
+    return f"{type(cause).__name__}: {cause}"
+
+
+@portable
+def _located(file: str, tree: str, chunks: list[tuple[int, int, list[str]]]) -> Any:
+    """For each chunk, the ranges of its baskets by branch; or the error. Runs on workers."""
     import uproot
 
-    file, tree, start, stop, branches, _ = part
+    found: list[Ranges] = []
     try:
         with uproot.open({file: tree}, object_cache=None, array_cache=None) as opened:
             if not isinstance(opened, uproot.TTree):
                 return f"{tree} is not a TTree"
-            found = []
-            for name in branches:
-                offsets = opened[name].entry_offsets
-                seeks, sizes = (opened[name].member(each) for each in ("fBasketSeek", "fBasketBytes"))
-                inside = [place for place, end in enumerate(offsets[1:]) if offsets[place] < stop and end > start]
-                found.append([(int(seeks[place]), int(seeks[place] + sizes[place])) for place in inside])
+            for start, stop, branches in chunks:
+                found.append([])
+                for name in branches:
+                    offsets = opened[name].entry_offsets
+                    seeks, sizes = (opened[name].member(each) for each in ("fBasketSeek", "fBasketBytes"))
+                    inside = [place for place, end in enumerate(offsets[1:]) if offsets[place] < stop and end > start]
+                    found[-1].append([(int(seeks[place]), int(seeks[place] + sizes[place])) for place in inside])
             return found
     except Exception as error:  # noqa: BLE001  (reported: a file or a server may fail in any way)
-        return f"{type(error).__name__}: {error}"
+        return _reason(error)
 
 
 @portable
@@ -93,7 +109,7 @@ def _streamed(parts: list[tuple[str, Any]], seconds: float) -> tuple[Any, str | 
                     if amounts[-1][0] > seconds:
                         return amounts, None
     except Exception as error:  # noqa: BLE001  (reported)
-        return amounts, f"{type(error).__name__}: {error}"
+        return amounts, _reason(error)
     return amounts, None
 
 
@@ -118,16 +134,16 @@ def sampled(measurement: Measurement, most_bytes: float) -> dict[str, list[Part]
 
 
 def of_run(measurement: Measurement) -> dict[str, tuple[float, float | None]]:
-    """Rate of the run and mean number of simultaneous requests for each server, from its first to its last chunk."""
+    """Rate of the run (baskets alone) and mean number of simultaneous requests for each server, from its first to its
+    last chunk."""
     chunks = measurement.chunks
-    received = chunks.get("bytes_transferred", chunks["bytes_requested"]).fillna(chunks["bytes_requested"])
     waits = chunks.get("request_seconds", pd.Series(np.nan, chunks.index))
-    chunks = chunks.assign(server=chunks["file"].map(endpoint, na_action="ignore"), received=received, waits=waits)
+    chunks = chunks.assign(server=chunks["file"].map(endpoint, na_action="ignore"), waits=waits)
     found = {}
     for server, own in chunks.groupby("server"):
         window = own["stop"].max() - own["start"].min()
         requests = None if own["waits"].isna().any() else own["waits"].sum() / window
-        found[str(server)] = (own["received"].sum() / window, requests)
+        found[str(server)] = (own["bytes_payload"].sum() / window, requests)
     return found
 
 
@@ -164,19 +180,30 @@ class Endpoint:
 
     @property
     def best(self) -> Rate | None:
-        return max(self.rates, key=lambda one: (one.seconds >= SUSTAINED, one.rate), default=None)
+        return max((one for one in self.rates if one.bytes >= LEAST_BYTES), key=lambda one: one.rate, default=None)
+
+    @property
+    def share(self) -> float | None:
+        return self.best and self.run_rate / self.best.rate
 
     @property
     def text(self) -> str:
-        if self.best is None:
-            return f"Nothing could be read from {self.name}: {(*self.errors, 'there are fewer chunks than streams')[0]}"
+        if not self.rates:
+            return f"{self.name}: nothing could be read."
         at_once = "" if self.run_requests is None else f", with {self.run_requests:.2g} requests at a time on average"
-        short = f" for {SECOND.text(self.best.seconds)}, perhaps from a cache" * (self.best.seconds < SUSTAINED)
-        return (
-            f"{self.name}: the run read {BYTE_PER_SECOND.text(self.run_rate)}{at_once}: "
-            f"{percent_of(self.run_rate / self.best.rate)} of the {BYTE_PER_SECOND.text(self.best.rate)} that "
-            f"{counted(self.best.streams, 'stream')} reached{short}."
-        )
+        read = f"{self.name}: the run read {BYTE_PER_SECOND.text(self.run_rate)}{at_once}"
+        if self.best is None:
+            most = BYTE.text(max(one.bytes for one in self.rates))
+            return f"{read}. At most {most} were read again, too little for a comparison."
+        long = [one for one in self.rates if one.seconds >= SUSTAINED and one.bytes >= LEAST_BYTES]
+        chosen = dict.fromkeys([self.best, *sorted(long, key=lambda one: -one.rate)[:1]])
+        return f"{read}: {', and '.join(map(self._compared, chosen))}."
+
+    def _compared(self, one: Rate) -> str:
+        share = self.run_rate / one.rate
+        part = "more than" if share > 1 else f"{percent_of(share)} of"
+        short = f" for {SECOND.text(one.seconds)}, perhaps from a cache" * (one.seconds < SUSTAINED)
+        return f"{part} the {BYTE_PER_SECOND.text(one.rate)} that {counted(one.streams, 'stream')} reached{short}"
 
 
 @dataclass(frozen=True)
@@ -192,7 +219,7 @@ class Rereading(Presented):
                 {
                     "endpoint": one.name,
                     "run": {"rate": one.run_rate, "requests": one.run_requests},
-                    "share": one.best and one.run_rate / one.best.rate,
+                    "share": one.share,
                     "rates": [rate._asdict() for rate in one.rates],
                     "errors": [*one.errors],
                 }
@@ -248,17 +275,20 @@ def reread(
     """
     parts, own, streams = sampled(measurement, most_bytes), of_run(measurement), sorted({*streams})
     sizes = [part.size for drawn in parts.values() for part in drawn]
+    threads = streams[-1] if client is None else sum(client.nthreads().values())
+    if threads < streams[-1]:
+        raise RoastcoffeaError(
+            f"{streams[-1]} streams need as many threads, and the cluster has {threads}; choose fewer streams"
+        )
+    files = counted(len({part.file for drawn in parts.values() for part in drawn}), "file")
     agree(
-        f"Read up to {BYTE.text(sum(sizes))} of {counted(len(sizes), 'chunk')} from {', '.join(parts)}, for up to "
-        f"{SECOND.text(seconds)} with each of {', '.join(map(str, streams))} streams"
+        f"Read up to {BYTE.text(sum(sizes))} of {counted(len(sizes), 'chunk')} and the metadata of {files} from "
+        f"{', '.join(parts)}, for up to {SECOND.text(seconds)} {'each ' * (len(streams) > 1)}with "
+        f"{', '.join(map(str, streams))} streams"
     )
     with ExitStack() as stack:
         client = client or stack.enter_context(_processes(stack, streams[-1]))
         slots = _slots(client.nthreads())
-        if len(slots) < streams[-1]:
-            raise RoastcoffeaError(
-                f"{streams[-1]} streams need as many threads, and the cluster has {len(slots)}; choose fewer streams"
-            )
         measured = [Endpoint(name, *own[name], *_rates(client, slots, parts[name], streams, seconds)) for name in parts]
     return Rereading(measured)
 
@@ -266,8 +296,10 @@ def reread(
 def _processes(stack: ExitStack, number: int) -> Client:
     from distributed import Client, LocalCluster
 
-    options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.ERROR}
-    cluster = LocalCluster(n_workers=number, **options)
+    with interrupts_ignored():  # workers report an error if the scheduler closes between heartbeats
+        cluster = LocalCluster(
+            n_workers=number, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
+        )
     return Client(stack.enter_context(cluster), set_as_default=False)
 
 
@@ -281,13 +313,21 @@ def _rates(
     client: Client, slots: Sequence[str], parts: Sequence[Part], streams: Sequence[int], seconds: float
 ) -> tuple[list[Rate], list[str]]:
     """Rates of a server, and the errors."""
-    places = client.gather(client.map(_located, [tuple(part) for part in parts], pure=False))
-    left = [(part.file, found) for part, found in zip(parts, places, strict=True) if not isinstance(found, str)]
-    errors = [found for found in places if isinstance(found, str)]
+    files = defaultdict[tuple[str, str], list[tuple[int, int, Sequence[str]]]](list)
+    for part in parts:
+        files[part.file, part.tree].append((part.start, part.stop, part.branches))
+    named = [(*file, chunks) for file, chunks in files.items()]
+    found = client.gather(client.map(_located, *zip(*named, strict=True), pure=False))
+    errors = [each for each in found if isinstance(each, str)]
+    left = [
+        (file, each) for (file, _), some in zip(files, found, strict=True) if not isinstance(some, str) for each in some
+    ]
+    random.Random(SEED).shuffle(left)
     share, rates = len(left) // len(streams), list[Rate]()
     for number in streams:
         if len(left) < number:
-            break
+            errors += [f"{counted(number, 'stream')}: not enough chunks"] * bool(left or rates)
+            continue
         lists = [[left.pop() for _ in range(max(1, share // number))] for _ in range(number)]
         futures = [
             client.submit(_streamed, own, seconds, workers=[slot], pure=False)
