@@ -81,14 +81,24 @@ class Levels:
         return np.where(there, lower, 0.0), np.where(there, (lower + upper) / 2, 0.0)
 
 
+CHANCE: Final = 0.05
+"""Probability that a bound is violated by chance."""
+
+
 class Estimates(NamedTuple):
-    """Logarithm of each level's duration relative to the other levels, with an interval."""
+    """Logarithm of each level's duration relative to the other levels, with intervals.
+
+    All intervals from `low` to `high` hold together with 90 % probability, and each single one from `likely_low` to
+    `likely_high` does.
+    """
 
     effect: Numbers
     low: Numbers
     high: Numbers
     reference: Numbers
     """Typical value of the other levels, subtracted to obtain the effect."""
+    likely_low: Numbers
+    likely_high: Numbers
 
     @property
     def shrunk(self) -> Numbers:
@@ -185,21 +195,24 @@ def estimated(
     measure = levels.sizes if slow is None else np.where(slow, 0, levels.sizes)
     others = np.maximum(measure.sum() - measure, 1)
     reference = of_the_others(middle, measure)
-    # in a run without slow levels, the probability that any bound is violated is 5 %
-    chance = 0.05 / max(tests, 1)
     # for few values, use the lower median: the larger of two values may come from a single odd chunk
     needed = np.where(sizes < BETWEEN, sizes - (sizes - 1) // 2, (sizes + 1) / 2)
     sure = np.where(levels.sizes < BETWEEN, lower, middle)
-    within = noise.above(scipy.special.betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
     # for normal noise, the median absolute deviation is as precise as a standard deviation of 0.4 times as many values,
     # and a median's error is 1.25 times a mean's error
-    far = float(scipy.special.stdtrit(max(0.4 * noise.freedom, 1.0), 1 - chance))
-    error = 1.2533 * noise.scale
-    own = np.maximum(within, far * error / np.sqrt(sizes))[of_levels]
+    freedom, error = max(0.4 * noise.freedom, 1.0), 1.2533 * noise.scale
     natural = _scatter(middle, reference, levels, error) if scatter else 0.0
-    margin = np.sqrt(own**2 + (far * error) ** 2 / others + (far * natural) ** 2)
-    effect = middle - reference
-    return Estimates(effect, sure - reference - margin, effect + margin, reference)
+
+    def margin(chance: float) -> Numbers:
+        within = noise.above(scipy.special.betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
+        far = float(scipy.special.stdtrit(freedom, 1 - chance))
+        own = np.maximum(within, far * error / np.sqrt(sizes))[of_levels]
+        return np.asarray(np.sqrt(own**2 + (far * error) ** 2 / others + (far * natural) ** 2))
+
+    # in a run without slow levels, the probability that any bound is violated is 5 %
+    effect, surely, likely = middle - reference, margin(CHANCE / max(tests, 1)), margin(CHANCE)
+    bounds = sure - reference - surely, effect + surely
+    return Estimates(effect, *bounds, reference, effect - likely, effect + likely)
 
 
 def _scatter(medians: Numbers, reference: Numbers, levels: Levels, error: float) -> float:
@@ -448,6 +461,7 @@ class Slow(NamedTuple):
     factor: float
     """Chunk duration relative to the duration expected elsewhere."""
     interval: tuple[float, float]
+    """90 % interval of `factor`."""
     seconds: float
     """Thread time beyond the model's prediction, excluding waits for a core or the GIL."""
     chunks: int
@@ -638,7 +652,7 @@ class _Usual:
             kind=kind,
             name=name,
             factor=float(np.exp(own)),
-            interval=(float(np.exp(estimates.low[level])), float(np.exp(estimates.high[level]))),
+            interval=(float(np.exp(estimates.likely_low[level])), float(np.exp(estimates.likely_high[level]))),
             seconds=float(np.sum(chunks.seconds[rows] - expected)),
             chunks=len(rows),
             phase=self.excess(kind, rows, expected),
