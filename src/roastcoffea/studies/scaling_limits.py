@@ -146,6 +146,9 @@ LIMIT_OF: Final = {
 }
 """Maps each time-ledger class to a limit: the cause named by the diagnosis, or a broader limit."""
 
+SUDDEN: Final = {LATE, NODES, COLD, FAILURES}
+"""Limits that do not grow gradually with the number of workers."""
+
 LIMITS: Final = [*dict.fromkeys((*LIMIT_OF.values(), NODES, LATE, COLD))]
 FAMILIES: Final = {
     **{LIMIT_OF[one.name]: one.family for one in reversed(phases.TIME_CLASSES)},
@@ -190,7 +193,7 @@ WORDS: Final = {
         "Preload coffea.processor on the workers (--preload coffea.processor), and keep them running between runs.",
     ),
     LATE: (
-        "Workers were absent for part of the run",
+        "Workers came late or left early: of {workers}, {there} were present on average",
         "Wait for the workers before starting (client.wait_for_workers), or make the run longer.",
     ),
     NODES: (
@@ -490,7 +493,7 @@ class Rate:
     thing: str
 
     def text(self) -> str:
-        return self.value.text(alike(self.unit, [self.value.value]).text)
+        return self.value.text(alike(self.unit, filter(None, (self.value.value, self.value.high))).text)
 
 
 def rate_of(name: str, runs: Sequence[ScaledRun], most: ScaledRun) -> Rate | None:
@@ -557,21 +560,23 @@ def _limit(name: str, shares: Shares, groups: Groups, unit: str) -> Limit:
     share, useful = shares.share(name), shares.useful(name)
     at = int(np.argmax(share[:, 0]))
     run = groups[at][0]
-    if name in (LATE, NODES, COLD, FAILURES, *shares.constant):  # these losses do not grow gradually
+    if name in SUDDEN or name in shares.constant:
         level = 0.1 if name == NODES else 0.5
         turned = Between.of(shares.workers[np.argmax(share >= level * share.max(axis=0), axis=0)])
     else:
         turned = Between.of(np.array([turning_of(shares.workers, column) for column in useful.T]))
     beyond = [one for group in groups for one in group if one.workers >= turned.value]
     rate = None if name in shares.constant else rate_of(name, beyond or groups[at], run)
-    falls = peak_of(shares.workers, useful) if rate is not None and share[at, 0] >= MATTERS else None
+    known = rate is not None or name == LATE
+    falls = peak_of(shares.workers, useful) if known and share[at, 0] >= MATTERS else None
     what, advice = WORDS[name]
-    text = what.format(slow=run.slow, cores=f" on {counted(run.cores, 'core')}" if run.cores else "", **run.client)
-    text += f", at most {rate.text()}." if rate else "."
+    of_run = {"slow": run.slow, "cores": f" on {counted(run.cores, 'core')}" if run.cores else "", **run.client}
+    of_run |= {"workers": counted(run.workers, unit), "there": number(three_digits(run.workers * (1 - run.missing)))}
+    text = what.format(**of_run) + (f", at most {rate.text()}." if rate else ".")
     if run.servers and FAMILIES[name] == phases.READING:
-        text += (
-            f" {' and '.join(run.servers)} {'is' if len(run.servers) == 1 else 'are'} slower than the other servers."
-        )
+        servers = " and ".join(run.servers)
+        text = f"{servers} {'is' if len(run.servers) == 1 else 'are'} slower than the other servers. {text}"
+        advice = f"Read the files on {servers} from other servers."
     if falls is not None:
         text += f" Beyond {counted(falls, unit)}, the total rate falls: adding more slows the run down."
     return Limit(
@@ -621,7 +626,14 @@ def _headline(found: Limits, points: Sequence[Point], unit: str) -> str:
     if main.name == COLD:
         return f"{name} in the run with {counted(main.at, unit)}; {of_all} compared with later runs."
     verb = "limit" if name.endswith("s") or " and " in name else "limits"
-    return f"{name} {verb} these runs from {_from(main, points, unit)} on: {of_all}."
+    return f"{name} {verb} these runs{_gained(main, points, unit)}: {of_all}."
+
+
+def _gained(main: Limit, points: Sequence[Point], unit: str) -> str:
+    if main.falls is not None:
+        return f", and more than {counted(main.falls, unit)} slow them down"
+    start = _from(main, points, unit)
+    return f" from {start} on" if main.name in SUDDEN else f", and more than {start} gain little"
 
 
 def _from(limit: Limit, points: Sequence[Point], unit: str) -> str:
@@ -655,20 +667,20 @@ def reasons(found: Limits, points: Sequence[Point], unit: str, needs: Sequence[s
             )
             for one in found.causes[:6]
         ],
-        cards=[
-            Card(
-                one.name.capitalize(),
-                f"{percent_of(one.share.value)} of thread time with {counted(one.at, unit)}",
-                f"{one.text} From {_from(one, points, unit)} on.",
-                one.advice,
-                family=FAMILIES[one.name],
-            )
-            for one in found.causes[:3]
-            if one.share.value >= SHOWN
-        ],
+        cards=[_card(one, points, unit) for one in found.causes[:3] if one.share.value >= SHOWN],
         form="plain",
         things="limits",
     )
+
+
+def _card(one: Limit, points: Sequence[Point], unit: str) -> Card:
+    share, workers = one.shares[-1], points[-1].workers
+    if share < SHOWN:
+        share, workers = one.share.value, one.at
+    name, start = one.name.capitalize(), _from(one, points, unit)
+    more = f" From {start} on." if one.name in SUDDEN else f" More than {start} gain little." * (one.falls is None)
+    of_time = f"{percent_of(share)} of thread time with {counted(workers, unit)}"
+    return Card(name, of_time, f"{one.text}{more}", one.advice, family=FAMILIES[one.name])
 
 
 def useful_workers(found: Limits, points: Sequence[Point], unit: str) -> Sheet:

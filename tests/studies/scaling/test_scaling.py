@@ -194,7 +194,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 def test_the_reason_comes_first_on_the_page(tmp_path: Path) -> None:
     study = scaling([made_run([plan(1.0)] * 32, workers, before=4.0) for workers in (1, 2, 4)])
     text = study.page(tmp_path / "new" / "page.html").read_text()
-    assert text.index("Client limits these runs from about") < text.index("<nav")
+    assert text.index("Client limits these runs, and more than about") < text.index("<nav")
     assert "All workers wait for the client, 4 s before the first task" in text
     with pytest.raises(MeasurementError, match="exists"):
         study.page(tmp_path / "new" / "page.html")
