@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, hypot, log, log2, sqrt
+from math import exp, hypot, log, log1p, log2, sqrt
 from statistics import mean, median, stdev
 from typing import Final, NamedTuple
 
@@ -494,7 +494,7 @@ class Predictor:
         # because arrays outgrow the caches or because of a fixed cost
         ranges |= {"misfit": [seconds * self._calibration], "chunk size": [seconds * (1 + 0.1 * beyond)]}
         found = left_open(seconds, ranges)
-        wide, reason = found.factor * (1 + self.error), None
+        wide, reason = exp(hypot(log(found.factor), log1p(self.error))), None
         if told.factor**2 > 1.3 and not instead:  # a range wider than about 15 % in either direction
             reason = self._unknown(told.widest, cluster)
         return Prediction(
