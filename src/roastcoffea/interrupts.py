@@ -10,6 +10,7 @@ an unrelated `except Exception`. Two mechanisms let the handler's exception prop
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import inspect
 import signal
@@ -52,12 +53,13 @@ class interrupts_held:  # noqa: N801  (a context manager, like those in contextl
         if _holding or not _on_main_thread():
             return
         try:
-            for number in range(1, signal.NSIG):  # calling `valid_signals` takes as long as the whole loop
-                handler: Any = signal.getsignal(number)
+            # each chunk in the main thread does this: `signal.getsignal` and `valid_signals` create many enum members
+            for number in range(1, signal.NSIG):
+                handler: Any = _signal.getsignal(number)
                 if callable(handler):
                     earlier = getattr(handler, "__self__", None)  # a block that was interrupted during its exit
                     self._handlers[number] = earlier._handlers[number] if isinstance(earlier, type(self)) else handler
-                    signal.signal(number, self._hold)
+                    _signal.signal(number, self._hold)
             _holding.append(self)
         except BaseException:  # raised by a signal that is not held yet
             self._restore()
@@ -91,8 +93,8 @@ class interrupts_held:  # noqa: N801  (a context manager, like those in contextl
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():
-            if signal.getsignal(number) == self._hold:
-                signal.signal(number, handler)
+            if _signal.getsignal(number) == self._hold:
+                _signal.signal(number, handler)
 
     def _deliver(self) -> None:
         if self._arrived:
