@@ -16,14 +16,18 @@ import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from distributed import Client
-from handmade import run_without_tables
+from handmade import T, branch_read, chunk, entries, reading, run_without_tables, with_chunks
+from processes import free_port
 from servers import HttpServer, http_server
 
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.measurement import Measurement
-from roastcoffea.studies.rereading import Endpoint, Rate, Rereading, _located, rate_of, reread, sampled
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import BRANCH_COLUMNS
+from roastcoffea.studies import rereading
+from roastcoffea.studies.rereading import Endpoint, Rate, Rereading, _located, of_run, rate_of, reread, sampled
 
 FILES, CHUNKS = 2, 8
 
@@ -49,8 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def measured(url: str) -> Measurement:
-    runner = Runner(executor=IterativeExecutor(status=False), schema=BaseSchema, chunksize=2_000)
+def measured(url: str, chunksize: int = 2_000) -> Measurement:
+    runner = Runner(executor=IterativeExecutor(status=False), schema=BaseSchema, chunksize=chunksize)
     with MetricsCollector() as collector:
         files = {f"{url}/{number}.root": "Events" for number in range(FILES)}
         runner({"dijets": {"files": files}}, processor_instance=ReadsTwo())

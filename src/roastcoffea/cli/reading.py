@@ -17,6 +17,7 @@ import click
 from roastcoffea.cli import shell
 from roastcoffea.errors import MeasurementError, RoastcoffeaError
 from roastcoffea.report.exports import FORMATS, default_name
+from roastcoffea.sheets.terminal import printable
 from roastcoffea.storage.folders import OR_OVERWRITE
 
 
@@ -457,8 +458,13 @@ def storage_command(
     """
     from roastcoffea.studies.rereading import STREAMS, reread
 
+    def agree(text: str) -> None:
+        if not (yes or sys.stdin.isatty()):
+            raise click.UsageError(f"{text}? There is no terminal to ask; add --yes")
+        if not (yes or click.confirm(printable(text), err=True)):
+            raise RoastcoffeaError("not read")
+
     measurement, _ = shell.measurement(run)
-    agree = (lambda _: None) if yes else lambda text: click.confirm(text, abort=True, err=True)
     with shell.client_at(scheduler) if scheduler else nullcontext() as client:
         found = reread(
             measurement, client, streams=streams or STREAMS, seconds=seconds, most_bytes=1e9 * gigabytes, agree=agree
