@@ -159,8 +159,8 @@ def of_run(run: Run) -> dict[str, tuple[float, float | None]]:
     found = {}
     for server, own in _chunks(run).groupby("server"):
         window = union_length(own["start"].to_numpy(), own["stop"].to_numpy())
-        requests = own["request_seconds"].sum(skipna=False) / window
-        found[str(server)] = (own["bytes_payload"].sum() / window, None if np.isnan(requests) else requests)
+        size, requests = float(own["bytes_payload"].sum()), float(own["request_seconds"].sum(skipna=False))
+        found[str(server)] = (size / window, None if np.isnan(requests) else requests / window)
     return found
 
 
