@@ -38,8 +38,8 @@ STREAMS: Final = (1, 2, 4, 8)
 MOST_PROCESSES: Final = 64
 """Maximum number of streams without a cluster."""
 
-PATIENCE: Final = 20.0
-"""Maximum number of seconds to wait for an answer of a server or a worker."""
+PATIENCE: Final = 30.0
+"""Seconds to wait for a server's answer; twice as many for a worker, which may have to import everything first."""
 
 SUSTAINED: Final = 2.0
 """Minimum time for a rate that a burst or a cache cannot explain, in seconds."""
@@ -300,8 +300,8 @@ def reread(
     servers: list[tuple[Any, pd.DataFrame]] = [*drawn.groupby("server")]
     threads = MOST_PROCESSES
     if client is not None:
-        if _answers([client.submit(int, pure=False)], PATIENCE) != [0]:
-            raise RoastcoffeaError(f"the cluster has no worker that is free within {SECOND.text(PATIENCE)}")
+        if _answers([client.submit(int, pure=False)]) != [0]:
+            raise RoastcoffeaError(f"the cluster has no worker that is free within {SECOND.text(2 * PATIENCE)}")
         threads = sum(client.nthreads().values())
     if threads < streams[-1]:
         where = "this machine runs at most" if client is None else "the cluster has"
@@ -343,9 +343,9 @@ def _slots(threads: Mapping[str, int]) -> list[str]:
     return [worker for level in levels for worker, number in threads.items() if number > level]
 
 
-def _answers(futures: Sequence[Future[Any]], patience: float) -> list[Any]:
-    """Results of tasks, or the reasons why they have none, once no task has ended for so many seconds."""
-    left, until = 0, 0.0
+def _answers(futures: Sequence[Future[Any]], seconds: float = 0.0) -> list[Any]:
+    """Results of tasks that take so long, or the reasons why they have none, once no task has ended for longer."""
+    left, until, patience = 0, 0.0, seconds + 2 * PATIENCE
     while waiting := [each for each in futures if not each.done()]:
         if len(waiting) != left:
             left, until = len(waiting), time.monotonic() + patience
@@ -367,13 +367,13 @@ def _rates(
     def read(lists: Sequence[Any], seconds: float) -> list[Any]:
         pairs = zip(lists, slots, strict=False)
         tasks = [client.submit(_streamed, own, seconds, PATIENCE, workers=[slot], pure=False) for own, slot in pairs]
-        return _answers(tasks, seconds + 2 * PATIENCE)
+        return _answers(tasks, seconds)
 
     entries = chunks.set_index(["file", "tree"])[["entry_start", "entry_stop", "branches"]]
     files: list[tuple[Any, pd.DataFrame]] = [*entries.groupby(level=[0, 1])]
     located = [client.submit(_located, *names, some.to_numpy().tolist(), pure=False) for names, some in files]
     errors, left, rates = list[str](), list[tuple[str, Ranges]](), list[Rate]()
-    for ((file, _), _), found in zip(files, _answers(located, PATIENCE), strict=True):
+    for ((file, _), _), found in zip(files, _answers(located), strict=True):
         if isinstance(found, str):
             errors.append(f"{found} ({file})")
         else:
