@@ -127,7 +127,7 @@ def test_baskets_that_chunks_share_are_requested_once(folder: Path) -> None:
 def test_what_cannot_be_read_is_named(folder: Path) -> None:
     with http_server(folder) as server, in_threads(2) as client:
         measurement = measured(server.url)
-        with pytest.raises(RoastcoffeaError, match="8 streams need as many threads, and the cluster has 2"):
+        with pytest.raises(RoastcoffeaError, match="8 streams need as many threads, and 2 are available"):
             reread(measurement, client)
         (few,) = reread(measurement, client, streams=[2], most_bytes=1).endpoints
         (folder / "0.root").rename(folder / "hidden")
@@ -297,7 +297,7 @@ def test_nothing_is_read_without_consent(
     assert main(["storage", str(path), "--streams", "1"]) == 2
     assert "There is no terminal to ask; add --yes" in capsys.readouterr().err
     assert main(["storage", str(path), "--streams", "65"]) == 1
-    assert "65 streams need as many threads, and this machine runs at most 64" in capsys.readouterr().err
+    assert "65 streams need as many threads, and 64 are available" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -304,15 +304,14 @@ def reread(
             raise RoastcoffeaError(f"the cluster has no worker that is free within {SECOND.text(2 * PATIENCE)}")
         threads = sum(client.nthreads().values())
     if threads < streams[-1]:
-        where = "this machine runs at most" if client is None else "the cluster has"
         raise RoastcoffeaError(
-            f"{streams[-1]} streams need as many threads, and {where} {threads}; choose fewer streams, or a larger "
-            "cluster with --scheduler"
+            f"{streams[-1]} streams need as many threads, and {threads} are available; choose fewer streams, or a "
+            "larger cluster with --scheduler"
         )
-    files, several = counted(drawn["file"].nunique(), "file"), len(streams) > 1
+    files = counted(drawn["file"].nunique(), "file")
     agree(
         f"Read up to {BYTE.text(drawn['bytes_payload'].sum())} of {counted(len(drawn), 'chunk')} and the metadata of "
-        f"{files} from {', '.join(name for name, _ in servers)}, for up to {SECOND.text(seconds)}{' each' * several} "
+        f"{files} from {', '.join(name for name, _ in servers)}, for up to {SECOND.text(seconds)} each "
         f"with {', '.join(map(str, streams))} stream{'s' * (streams[-1] > 1)} "
         f"({SECOND.text(seconds * len(streams) * len(servers))} in all)"
     )
