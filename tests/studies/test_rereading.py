@@ -161,7 +161,7 @@ def test_tasks_without_a_worker_are_given_up(monkeypatch: pytest.MonkeyPatch) ->
     with client:
         lost = client.submit(int, workers=["tcp://127.0.0.1:9"], pure=False)
         answers = _answers([lost, client.submit(int, pure=False), client.submit(int, "x")])
-        assert answers[:2] == ["no answer within 300 ms", 0]
+        assert answers[:2] == ["no worker answered within 300 ms", 0]
         assert answers[2].startswith("ValueError: invalid literal")
         with pytest.raises(RoastcoffeaError, match="the cluster stopped before the data were read"):
             reread(run, client, streams=[1], agree=lambda _: client.cluster.close())

@@ -351,7 +351,7 @@ def _answers(futures: Sequence[Future[Any]], seconds: float = 0.0) -> list[Any]:
         elif time.monotonic() > until:
             break
         time.sleep(0.02)
-    silent = f"no answer within {SECOND.text(patience)}"
+    silent = f"no worker answered within {SECOND.text(patience)}"
     return [
         silent if each in waiting else _reason(each.exception()) if each.status == "error" else each.result(patience)
         for each in futures
