@@ -10,6 +10,7 @@ while curl requests a whole file.
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -84,7 +85,8 @@ def serve(folder: Path, rate: float, ports: Any) -> None:
             asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
             first, last = (int(asked[1]), min(int(asked[2]), size - 1)) if asked else (0, size - 1)
             self.head(206 if asked else 200, last - first + 1, f"bytes {first}-{last}/{size}")
-            with (folder / self.path.lstrip("/")).open("rb") as file:
+            # curl ends when its time is up
+            with (folder / self.path.lstrip("/")).open("rb") as file, suppress(ConnectionError):
                 file.seek(first)
                 left = last - first + 1
                 while left:
@@ -94,8 +96,7 @@ def serve(folder: Path, rate: float, ports: Any) -> None:
                         free[0] = max(free[0], time.monotonic()) + len(block) / rate
                         until = free[0]
                     time.sleep(max(0.0, until - time.monotonic()))
-                    with suppress(BrokenPipeError):  # curl ends when its time is up
-                        self.wfile.write(block)
+                    self.wfile.write(block)
                     sent.append((time.monotonic(), len(block)))
 
         def head(self, status: int, size: int, part: str = "") -> None:
@@ -155,7 +156,8 @@ def busy_cluster() -> Iterator[Client]:
         while not ended.wait(1):
             tasks.append(client.submit(time.sleep, 2, pure=False))
 
-    with Client(n_workers=1, threads_per_worker=STREAMS[-1], dashboard_address=":0", set_as_default=False) as client:
+    settings: dict[str, Any] = {"dashboard_address": ":0", "silence_logs": logging.CRITICAL, "set_as_default": False}
+    with Client(n_workers=1, threads_per_worker=STREAMS[-1], **settings) as client:
         thread = threading.Thread(target=keep_busy)
         thread.start()
         try:

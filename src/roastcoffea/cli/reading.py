@@ -17,7 +17,6 @@ import click
 from roastcoffea.cli import shell
 from roastcoffea.errors import MeasurementError, RoastcoffeaError
 from roastcoffea.report.exports import FORMATS, default_name
-from roastcoffea.sheets.terminal import printable
 from roastcoffea.storage.folders import OR_OVERWRITE
 
 
@@ -456,6 +455,7 @@ def storage_command(
 
     The JSON contains "endpoints", each with "run", "share", "rates" (in bytes per second) and "errors".
     """
+    from roastcoffea.sheets.terminal import printable
     from roastcoffea.studies.rereading import STREAMS, reread
 
     def agree(text: str) -> None:
