@@ -27,16 +27,17 @@ from processes import PATIENCE, free_port, wait_until
 
 @dataclass
 class HttpServer:
-    """A server, and the ranges that it was asked for: path, first byte and size."""
+    """A server, and the ranges that it was asked for: path, first byte and size; it is silent about some."""
 
     url: str = ""
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
+    silent: set[tuple[str, int]] = field(default_factory=set)
 
 
 @contextmanager
 def http_server(folder: Path, *, delay: float = 0.0, rate: float | None = None) -> Iterator[HttpServer]:
     """Serve a folder; each answer comes after `delay` seconds, at most `rate` bytes per second."""
-    served, lock = HttpServer(), threading.Lock()
+    served, lock, closing = HttpServer(), threading.Lock(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -52,6 +53,8 @@ def http_server(folder: Path, *, delay: float = 0.0, rate: float | None = None) 
             part = content[first : last + 1]
             with lock:
                 served.ranges.append((self.path, first, len(part)))
+            if (self.path, first) in served.silent:
+                closing.wait()
             time.sleep(delay + (len(part) / rate if rate else 0.0))
             self._head(206 if asked else 200, len(part), f"bytes {first}-{first + len(part) - 1}/{len(content)}")
             self.wfile.write(part)
@@ -77,6 +80,7 @@ def http_server(folder: Path, *, delay: float = 0.0, rate: float | None = None) 
     try:
         yield served
     finally:
+        closing.set()
         server.shutdown()
         server.server_close()
         thread.join()

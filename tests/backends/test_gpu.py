@@ -34,7 +34,7 @@ if __name__ == "__main__":
     samples = collector.measurement.workers
     for name in ("gpu_utilization_timeline", "gpu_memory_timeline"):
         assert collector.plot(name)[1].has_data()
-    found = samples.groupby("worker")[["gpu_percent", "gpu_memory"]].agg(["min", "max"])
+    found = samples.groupby("worker")[["gpu_percent", "gpu_memory"]].agg(["min", "max", "count", "size"])
     print(json.dumps(found.to_numpy().tolist()))
 """
 
@@ -45,4 +45,7 @@ def test_load_and_memory_of_gpus_are_recorded_by_worker(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = run_in(tmp_path, *PYTHON, "-c", SCRIPT, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [[42, 42, 3e9, 3e9]] * 2
+    for load, memory in ((row[:4], row[4:]) for row in json.loads(done.stdout.splitlines()[-1])):
+        assert (load[:2], memory[:2]) == ([42, 42], [3e9, 3e9])
+        assert load[2:] == memory[2:]
+        assert load[2] == load[3] > 2, "samples without a GPU"

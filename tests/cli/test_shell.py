@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from servers import http_server
 
 from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError
@@ -44,3 +45,15 @@ def test_words_stand_for_paths_of_runs_each_once(drawable: Path, monkeypatch: py
     assert [path.resolve() for path in shell.paths_of([drawable.name, "by*", str(drawable)])] == [drawable.resolve()]
     with pytest.raises(RoastcoffeaError, match="nowhere"):
         shell.paths_of(["nowhere"])
+
+
+@pytest.mark.cluster
+def test_a_port_without_a_scheduler_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roastcoffea.backends.deployment.SCHEDULER_TIMEOUT", 1.0)
+    with (
+        http_server(tmp_path) as server,
+        pytest.raises(RoastcoffeaError, match=r"no scheduler answers at tcp://127\.0\.0\.1:\d+ \("),
+    ):
+        shell.client_at(server.url.replace("http", "tcp"))
+    with pytest.raises(RoastcoffeaError, match=r"at tcp://\*\*\*@127\.0\.0\.1:1 \("):
+        shell.client_at("tcp://me:secret@127.0.0.1:1")

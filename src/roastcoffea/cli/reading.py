@@ -455,10 +455,16 @@ def storage_command(
 
     The JSON contains "endpoints", each with "run", "share", "rates" (in bytes per second) and "errors".
     """
+    from roastcoffea.sheets.terminal import printable
     from roastcoffea.studies.rereading import STREAMS, reread
 
+    def agree(text: str) -> None:
+        if not (yes or sys.stdin.isatty()):
+            raise click.UsageError(f"{text}? There is no terminal to ask; add --yes")
+        if not (yes or click.confirm(printable(text), err=True)):
+            raise RoastcoffeaError("not read")
+
     measurement, _ = shell.measurement(run)
-    agree = (lambda _: None) if yes else lambda text: click.confirm(text, abort=True, err=True)
     with shell.client_at(scheduler) if scheduler else nullcontext() as client:
         found = reread(
             measurement, client, streams=streams or STREAMS, seconds=seconds, most_bytes=1e9 * gigabytes, agree=agree

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -78,7 +80,12 @@ def choice(*names: str, among: Sequence[str], **settings: Any) -> Option:
 
 
 def bounded(name: str, kind: click.IntRange | click.FloatRange, default: float, text: str) -> Option:
-    return click.option(name, type=kind, default=default, show_default=True, help=text)
+    def finite(_: click.Context, __: click.Parameter, value: float) -> float:
+        if not math.isfinite(value):
+            raise click.BadParameter(f"{value} is not a finite number.")
+        return value
+
+    return click.option(name, type=kind, default=default, show_default=True, help=text, callback=finite)
 
 
 def output(text: str, kind: click.Path = FILE, older: Sequence[str] = ("--out",), **settings: Any) -> Option:
@@ -147,19 +154,23 @@ def measurement(word: str | None) -> tuple[Measurement, Path]:
 
 def client_at(address: str) -> Client:
     """Connect to a scheduler."""
-    from distributed import Client
-    from distributed.comm import get_address_host_port
+    from distributed import Client, Security
+    from distributed.comm import connect
 
     from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT
     from roastcoffea.redaction import redacted
 
+    async def try_it() -> None:
+        connecting = connect(address, SCHEDULER_TIMEOUT / 2, **Security().get_connection_args("client"))
+        (await asyncio.wait_for(connecting, SCHEDULER_TIMEOUT)).abort()
+
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # logs a traceback if the scheduler stops
     try:
-        get_address_host_port(address)  # a Client would keep retrying an unknown scheme
+        asyncio.run(try_it())  # a Client would wait forever for an unknown scheme, or for a server of another kind
         return Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        reason = f"no scheduler answers at {address} ({redacted(str(error))}); use tcp://HOST:PORT"
-        raise RoastcoffeaError(reason) from None
+    except (OSError, ValueError, TypeError, MemoryError, asyncio.TimeoutError) as error:
+        reason = f"no scheduler answers at {address} ({str(error) or 'no answer'}); use tcp://HOST:PORT"
+        raise RoastcoffeaError(redacted(reason)) from None
 
 
 # Output

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import defaultdict
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError, RoastcoffeaError
 from roastcoffea.instrument.shared import portable
 from roastcoffea.interrupts import interrupts_ignored
-from roastcoffea.metrics.endpoints import endpoint
+from roastcoffea.metrics.endpoints import hosts_of_urls
 from roastcoffea.metrics.facts import recorded
-from roastcoffea.redaction import redacted
+from roastcoffea.metrics.statistics import union_length
+from roastcoffea.redaction import MASK, redacted
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Sheet, columns, percent_of
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, COUNT, SECOND, counted, few
 
 if TYPE_CHECKING:
-    from distributed import Client
+    import pandas as pd
+    from distributed import Client, Future
 
     from roastcoffea.measurement import Measurement
+    from roastcoffea.records.run import Run
 
 STORAGE_FORMAT: Final = "roastcoffea storage 1"
 STREAMS: Final = (1, 2, 4, 8)
-SEED: Final = 37
+MOST_PROCESSES: Final = 64
+"""Maximum number of streams without a cluster."""
+
+PATIENCE: Final = 30.0
+"""Seconds to wait for a server's answer; twice as many for a worker, which may have to import everything first."""
+
 SUSTAINED: Final = 2.0
 """Minimum time for a rate that a burst or a cache cannot explain, in seconds."""
 
@@ -40,18 +50,8 @@ LEAST_BYTES: Final = 1_000_000
 Ranges = list[list[tuple[int, int]]]
 """First byte and end of each basket, by branch."""
 Amounts = list[tuple[float, int]]
-"""Seconds since a stream began, and number of bytes read until then, after each branch."""
-
-
-class Part(NamedTuple):
-    """A chunk's branches in a file, and the number of bytes that the run read from their baskets."""
-
-    file: str
-    tree: str
-    start: int
-    stop: int
-    branches: Sequence[str]
-    size: int
+"""Time, and number of bytes that a stream had read by then: once its first file was open, and after each branch."""
+NEEDED: Final = ("id", "file", "tree", "entry_start", "entry_stop", "start", "stop", "bytes_payload", "request_seconds")
 
 
 @portable
@@ -66,11 +66,15 @@ def _reason(error: BaseException | None) -> str:
 
 @portable
 def _located(file: str, tree: str, chunks: list[tuple[int, int, list[str]]]) -> Any:
-    """For each chunk, the ranges of its baskets by branch; or the error. Runs on workers."""
-    import uproot
+    """For each chunk, the ranges of its baskets by branch, without those of earlier chunks; or the error.
 
+    Runs on workers.
+    """
     found: list[Ranges] = []
+    taken: set[tuple[int, int]] = set()
     try:
+        import uproot
+
         with uproot.open({file: tree}, object_cache=None, array_cache=None) as opened:
             if not isinstance(opened, uproot.TTree):
                 return f"{tree} is not a TTree"
@@ -79,71 +83,84 @@ def _located(file: str, tree: str, chunks: list[tuple[int, int, list[str]]]) -> 
                 for name in branches:
                     offsets = opened[name].entry_offsets
                     seeks, sizes = (opened[name].member(each) for each in ("fBasketSeek", "fBasketBytes"))
-                    inside = [place for place, end in enumerate(offsets[1:]) if offsets[place] < stop and end > start]
-                    found[-1].append([(int(seeks[place]), int(seeks[place] + sizes[place])) for place in inside])
+                    own = {
+                        (int(seek), int(seek + size))
+                        for first, end, seek, size in zip(offsets, offsets[1:], seeks, sizes, strict=False)
+                        if first < stop and end > start and size
+                    }
+                    found[-1].append(sorted(own - taken))
+                    taken |= own
             return found
     except Exception as error:  # noqa: BLE001  (reported: a file or a server may fail in any way)
         return _reason(error)
 
 
 @portable
-def _streamed(parts: list[tuple[str, Any]], seconds: float) -> tuple[Any, str | None]:
-    """Amounts that one stream reads in this time, and the error that ended it; runs on workers."""
+def _streamed(parts: list[tuple[str, Any]], seconds: float, patience: float) -> tuple[Amounts, list[str]]:
+    """Amounts that one stream reads in this time, and errors; runs on workers."""
     import queue
     import time
 
-    import uproot
+    amounts: Amounts = [(time.time(), 0)]
+    errors: list[str] = []
+    size, end = 0, time.time() + seconds
+    for file, branches in parts:
+        try:
+            import uproot
 
-    amounts, size, began = [], 0, time.perf_counter()
-    try:
-        for file, branches in parts:
             with uproot.ReadOnlyFile(file, object_cache=None, array_cache=None, begin_chunk_size=1024) as opened:
                 for ranges in branches:
                     arrived: queue.Queue[Any] = queue.Queue()
                     opened.source.chunks(ranges, notifications=arrived)
                     for _ in ranges:
-                        chunk = arrived.get()
+                        chunk = arrived.get(timeout=patience)
                         chunk.wait()
                         size += len(chunk.raw_data.tobytes())  # local files are read only now
-                    amounts.append((time.perf_counter() - began, size))
-                    if amounts[-1][0] > seconds:
-                        return amounts, None
-    except Exception as error:  # noqa: BLE001  (reported)
-        return amounts, _reason(error)
-    return amounts, None
+                    amounts.append((time.time(), size))
+                    if time.time() > end:
+                        break
+        except queue.Empty:
+            errors.append(f"no answer within {patience:g} s ({file})")
+        except Exception as error:  # noqa: BLE001  (reported)
+            errors.append(f"{_reason(error)} ({file})")
+        amounts.append((time.time(), size))
+        if time.time() > end:
+            break
+    return amounts, errors
 
 
-def sampled(measurement: Measurement, most_bytes: float) -> dict[str, list[Part]]:
-    """Draw chunks of a run at random, up to a number of bytes for each server in the URLs."""
-    run = measurement.run
-    reads = recorded(run, "branch_reads").select(["chunk", "branch"]).to_pandas()
-    branches = reads.groupby("chunk")["branch"].agg(list)
-    chunks = measurement.chunks
-    chunks = chunks[chunks["bytes_payload"].gt(0) & chunks["entry_stop"].notna() & chunks["id"].isin(branches.index)]
-    chunks = chunks.drop_duplicates(["file", "tree", "entry_start", "entry_stop"]).sample(frac=1, random_state=SEED)
-    found, total = defaultdict[str, list[Part]](list), defaultdict[str, int](int)
-    for row in chunks.to_dict("records"):
-        server, size = endpoint(row["file"]) or "", int(row["bytes_payload"])
-        if total[server] + size <= most_bytes or not found[server]:
-            entries = int(row["entry_start"]), int(row["entry_stop"])
-            found[server].append(Part(row["file"], row["tree"], *entries, branches[row["id"]], size))
-            total[server] += size
-    if not found:
-        raise MeasurementError(f"{run.name or run.id} has no chunk of a TTree whose branches were recorded")
-    return found
+def _chunks(run: Run) -> pd.DataFrame:
+    """Chunks with the servers in their URLs."""
+    table = recorded(run, "chunks")
+    chunks: pd.DataFrame = table.select([name for name in NEEDED if name in table.column_names]).to_pandas()
+    return chunks.reindex(columns=NEEDED).assign(server=hosts_of_urls(table).to_pandas())
 
 
-def of_run(measurement: Measurement) -> dict[str, tuple[float, float | None]]:
-    """Rate of the run (baskets alone) and mean number of simultaneous requests for each server, from its first to its
-    last chunk."""
-    chunks = measurement.chunks
-    waits = chunks.get("request_seconds", pd.Series(np.nan, chunks.index))
-    chunks = chunks.assign(server=chunks["file"].map(endpoint, na_action="ignore"), waits=waits)
+def sampled(run: Run, most_bytes: float) -> pd.DataFrame:
+    """Draw chunks at random, up to a number of bytes for each server in the URLs; "branches" lists their branches."""
+    name, reads, chunks = run.name or run.id, recorded(run, "branch_reads"), _chunks(run)
+    known = chunks["id"].isin(pc.unique(reads["chunk"]).to_pandas()) & chunks["entry_stop"].notna()
+    chunks = chunks[known & chunks["bytes_payload"].gt(0)]
+    if chunks.empty:
+        raise MeasurementError(f"{name} has no chunk of a TTree whose branches were recorded")
+    if chunks["file"].str.contains(MASK, regex=False).any():
+        raise MeasurementError(f"{name} cannot be read again: secrets in URLs are not stored, but replaced by {MASK}")
+    chunks = chunks.drop_duplicates(["file", "tree", "entry_start", "entry_stop"])
+    chunks = chunks.sample(frac=1, random_state=np.random.default_rng())
+    total = chunks.groupby("server")["bytes_payload"].cumsum()
+    chunks = chunks[(total <= most_bytes) | ~chunks.duplicated("server")]
+    drawn = reads.select(["chunk", "branch"]).filter(pc.is_in(reads["chunk"], pa.array(chunks["id"])))
+    return chunks.assign(branches=chunks["id"].map(drawn.to_pandas().groupby("chunk")["branch"].agg(list)))
+
+
+def of_run(run: Run) -> dict[str, tuple[float, float | None]]:
+    """Rate of the run (baskets alone) and mean number of simultaneous requests for each server, while at least one of
+    its chunks was processed."""
     found = {}
-    for server, own in chunks.groupby("server"):
-        window = own["stop"].max() - own["start"].min()
-        requests = None if own["waits"].isna().any() else own["waits"].sum() / window
-        found[str(server)] = (own["bytes_payload"].sum() / window, requests)
+    for server, own in _chunks(run).groupby("server"):
+        window = union_length(own["start"].to_numpy(), own["stop"].to_numpy())
+        size, requests = float(own["bytes_payload"].sum()), float(own["request_seconds"].sum(skipna=False))
+        found[str(server)] = (size / window, None if np.isnan(requests) else requests / window)
     return found
 
 
@@ -156,16 +173,20 @@ class Rate(NamedTuple):
     seconds: float
 
 
-def rate_of(streams: Sequence[Amounts]) -> Rate:
-    """Rate without the first quarter, in which connections are made and throttled servers allow a burst."""
-    window = min(amounts[-1][0] for amounts in streams)
-    read = [np.interp([window / 4, window], *np.transpose([(0.0, 0), *amounts])) for amounts in streams]
-    return Rate(
-        len(streams),
-        float(np.diff(read).sum()) / (0.75 * window),
-        sum(amounts[-1][1] for amounts in streams),
-        window,
-    )
+def rate_of(streams: Sequence[Amounts]) -> Rate | None:
+    """Rate from the last stream's begin to the first one's end, or None if they did not all read for half of a stream's
+    time.
+
+    The first quarter is excluded, in which connections are made and throttled servers allow a burst.
+    """
+    begins, ends = np.transpose([(amounts[0][0], amounts[-1][0]) for amounts in streams])
+    window = float(ends.min() - begins.max())
+    if window <= 0.5 * (ends - begins).min():
+        return None
+    times = ends.min() - 0.75 * window, ends.min()
+    read = np.diff([np.interp(times, *np.transpose(amounts)) for amounts in streams])
+    size = sum(amounts[-1][1] for amounts in streams)
+    return Rate(len(streams), float(read.sum()) / (0.75 * window), size, window) if read.all() else None
 
 
 @dataclass(frozen=True)
@@ -190,20 +211,22 @@ class Endpoint:
     def text(self) -> str:
         if not self.rates:
             return f"{self.name}: nothing could be read."
-        at_once = "" if self.run_requests is None else f", with {self.run_requests:.2g} requests at a time on average"
+        at_once = "" if self.run_requests is None else f" ({self.run_requests:.2g} requests at a time on average)"
         read = f"{self.name}: the run read {BYTE_PER_SECOND.text(self.run_rate)}{at_once}"
         if self.best is None:
             most = BYTE.text(max(one.bytes for one in self.rates))
             return f"{read}. At most {most} were read again, too little for a comparison."
         long = [one for one in self.rates if one.seconds >= SUSTAINED and one.bytes >= LEAST_BYTES]
         chosen = dict.fromkeys([self.best, *sorted(long, key=lambda one: -one.rate)[:1]])
-        return f"{read}: {', and '.join(map(self._compared, chosen))}."
+        grows = [one for one in self.rates if one.rate > 0.9 * self.best.rate] == [self.rates[-1]]
+        more = " Try more streams, as the rate may still grow." * (grows or self.run_rate > self.best.rate)
+        return f"{read}, {', and '.join(map(self._compared, chosen))}.{more}"
 
     def _compared(self, one: Rate) -> str:
         share = self.run_rate / one.rate
         part = "more than" if share > 1 else f"{percent_of(share)} of"
         short = f" for {SECOND.text(one.seconds)}, perhaps from a cache" * (one.seconds < SUSTAINED)
-        return f"{part} the {BYTE_PER_SECOND.text(one.rate)} that {counted(one.streams, 'stream')} reached{short}"
+        return f"{part} the {BYTE_PER_SECOND.text(one.rate)} reached by {counted(one.streams, 'stream')}{short}"
 
 
 @dataclass(frozen=True)
@@ -256,8 +279,8 @@ def reread(
 ) -> Rereading:
     """Read the baskets of randomly drawn chunks again, without decompressing them, with several streams at a time.
 
-    Each chunk is read once, so that caches do not serve the second read; storage may still have the run's files in a
-    cache.
+    The chunks are drawn anew each time, and each basket is read once, so that caches do not serve a second read;
+    storage may still have the run's files in a cache.
 
     Parameters
     ----------
@@ -273,24 +296,34 @@ def reread(
         Function to call with a description of what will be read, before anything is read. It raises an exception to
         prevent the reading.
     """
-    parts, own, streams = sampled(measurement, most_bytes), of_run(measurement), sorted({*streams})
-    sizes = [part.size for drawn in parts.values() for part in drawn]
-    threads = streams[-1] if client is None else sum(client.nthreads().values())
+    drawn, own, streams = sampled(measurement.run, most_bytes), of_run(measurement.run), sorted({*streams})
+    servers: list[tuple[Any, pd.DataFrame]] = [*drawn.groupby("server")]
+    threads = MOST_PROCESSES
+    if client is not None:
+        if _answers([client.submit(int, pure=False)]) != [0]:
+            raise RoastcoffeaError(f"the cluster has no worker that is free within {SECOND.text(2 * PATIENCE)}")
+        threads = sum(client.nthreads().values())
     if threads < streams[-1]:
         raise RoastcoffeaError(
-            f"{streams[-1]} streams need as many threads, and the cluster has {threads}; choose fewer streams"
+            f"{streams[-1]} streams need as many threads, and {threads} are available; choose fewer streams, or a "
+            "larger cluster with --scheduler"
         )
-    files = counted(len({part.file for drawn in parts.values() for part in drawn}), "file")
+    files = counted(drawn["file"].nunique(), "file")
     agree(
-        f"Read up to {BYTE.text(sum(sizes))} of {counted(len(sizes), 'chunk')} and the metadata of {files} from "
-        f"{', '.join(parts)}, for up to {SECOND.text(seconds)} {'each ' * (len(streams) > 1)}with "
-        f"{', '.join(map(str, streams))} streams"
+        f"Read up to {BYTE.text(drawn['bytes_payload'].sum())} of {counted(len(drawn), 'chunk')} and the metadata of "
+        f"{files} from {', '.join(name for name, _ in servers)}, for up to {SECOND.text(seconds)} each "
+        f"with {', '.join(map(str, streams))} stream{'s' * (streams[-1] > 1)} "
+        f"({SECOND.text(seconds * len(streams) * len(servers))} in all)"
     )
-    with ExitStack() as stack:
-        client = client or stack.enter_context(_processes(stack, streams[-1]))
-        slots = _slots(client.nthreads())
-        measured = [Endpoint(name, *own[name], *_rates(client, slots, parts[name], streams, seconds)) for name in parts]
-    return Rereading(measured)
+    try:
+        with ExitStack() as stack:
+            client = client or stack.enter_context(_processes(stack, streams[-1]))
+            slots = _slots(client.nthreads())
+            return Rereading(
+                [Endpoint(name, *own[name], *_rates(client, slots, some, streams, seconds)) for name, some in servers]
+            )
+    except (CancelledError, OSError) as error:
+        raise RoastcoffeaError(f"the cluster stopped before the data were read ({redacted(str(error))})") from error
 
 
 def _processes(stack: ExitStack, number: int) -> Client:
@@ -309,32 +342,58 @@ def _slots(threads: Mapping[str, int]) -> list[str]:
     return [worker for level in levels for worker, number in threads.items() if number > level]
 
 
+def _answers(futures: Sequence[Future[Any]], seconds: float = 0.0) -> list[Any]:
+    """Results of tasks that take so long, or the reasons why they have none, once no task has ended for longer."""
+    left, until, patience = 0, 0.0, seconds + 2 * PATIENCE
+    while waiting := [each for each in futures if not each.done()]:
+        if len(waiting) != left:
+            left, until = len(waiting), time.monotonic() + patience
+        elif time.monotonic() > until:
+            break
+        time.sleep(0.02)
+    silent = f"no worker answered within {SECOND.text(patience)}"
+    return [
+        silent if each in waiting else _reason(each.exception()) if each.status == "error" else each.result(patience)
+        for each in futures
+    ]
+
+
 def _rates(
-    client: Client, slots: Sequence[str], parts: Sequence[Part], streams: Sequence[int], seconds: float
+    client: Client, slots: Sequence[str], chunks: pd.DataFrame, streams: Sequence[int], seconds: float
 ) -> tuple[list[Rate], list[str]]:
     """Rates of a server, and the errors."""
-    files = defaultdict[tuple[str, str], list[tuple[int, int, Sequence[str]]]](list)
-    for part in parts:
-        files[part.file, part.tree].append((part.start, part.stop, part.branches))
-    named = [(*file, chunks) for file, chunks in files.items()]
-    found = client.gather(client.map(_located, *zip(*named, strict=True), pure=False))
-    errors = [each for each in found if isinstance(each, str)]
-    left = [
-        (file, each) for (file, _), some in zip(files, found, strict=True) if not isinstance(some, str) for each in some
-    ]
-    random.Random(SEED).shuffle(left)
-    share, rates = len(left) // len(streams), list[Rate]()
-    for number in streams:
+
+    def read(lists: Sequence[Any], seconds: float) -> list[Any]:
+        pairs = zip(lists, slots, strict=False)
+        tasks = [client.submit(_streamed, own, seconds, PATIENCE, workers=[slot], pure=False) for own, slot in pairs]
+        return _answers(tasks, seconds)
+
+    entries = chunks.set_index(["file", "tree"])[["entry_start", "entry_stop", "branches"]]
+    files: list[tuple[Any, pd.DataFrame]] = [*entries.groupby(level=[0, 1])]
+    located = [client.submit(_located, *names, some.to_numpy().tolist(), pure=False) for names, some in files]
+    errors, left, rates = list[str](), list[tuple[str, Ranges]](), list[Rate]()
+    for ((file, _), _), found in zip(files, _answers(located), strict=True):
+        if isinstance(found, str):
+            errors.append(f"{found} ({file})")
+        else:
+            left += [(file, each) for each in found if any(each)]
+    random.SystemRandom().shuffle(left)
+    share = len(left) // len(streams)
+    # opening a file imports what it needs, so that all streams begin at the same time
+    answers = read([[(left[0][0], [])]] * streams[-1], 0) if left else []
+    for number in streams if left else ():
         if len(left) < number:
-            errors += [f"{counted(number, 'stream')}: not enough chunks"] * bool(left or rates)
+            errors.append(f"{counted(number, 'stream')}: not enough chunks")
             continue
         lists = [[left.pop() for _ in range(max(1, share // number))] for _ in range(number)]
-        futures = [
-            client.submit(_streamed, own, seconds, workers=[slot], pure=False)
-            for own, slot in zip(lists, slots, strict=False)
-        ]
-        amounts, failed = zip(*client.gather(futures), strict=True)
-        errors += [error for error in failed if error is not None]
-        if all(amounts) and not any(failed):
-            rates.append(rate_of(amounts))
-    return rates, [redacted(text)[:200] for text in dict.fromkeys(errors)]
+        answers = [each for each in answers if isinstance(each, str)] or read(lists, seconds)
+        if lost := [each for each in answers if isinstance(each, str)]:
+            errors += lost
+            break
+        amounts, failed = zip(*answers, strict=True)
+        errors += [error for each in failed for error in each]
+        if rate := rate_of(amounts):
+            rates.append(rate)
+        else:
+            errors.append(f"{counted(number, 'stream')}: not all of them read at the same time")
+    return rates, [redacted(text)[:300] for text in dict.fromkeys(errors)]

@@ -47,7 +47,7 @@ def storage(evidence: Evidence) -> Finding | None:
     Threads wait for baskets in `process()`.
 
     **Check.** If the rate is near the link's bandwidth, more threads will not help. If it is far below, latency
-    dominates.
+    dominates. [`roastcoffea storage RUN`](../howto/storage.md) measures what the storage can deliver.
 
     ```python
     print(measurement.time_ledger.by("endpoint")["read"])
