@@ -65,7 +65,7 @@ GOALS: Final[Mapping[str, float]] = {
     "lines of a function, median": 6,
     "lines of a function, 90 %": 18,
     "lines of a function, most": 70,
-    "lines of the recorder": 7_000,
+    "lines of the recorder": 7_050,
     "lines of tests": 28_000,
     "other modules of tests": 15,
 }

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -325,20 +325,3 @@ class whole(Enterable, Generic[Entered]):  # noqa: N801  (a context manager)
 
     def _leave(self, error: BaseException | None) -> None:
         self._context.__exit__(*((type(error), error, error.__traceback__) if error is not None else (None,) * 3))
-
-
-@contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, and permanently in processes that the block starts.
-
-    A terminal sends Ctrl-C to all of its processes, so each worker would print its own traceback. Blocking the signal
-    instead would lose no interrupt, but multiprocessing unblocks the signal when it starts a process.
-    """
-    if not _on_main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

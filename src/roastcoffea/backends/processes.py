@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -262,3 +264,20 @@ def remember(entry: Mapping[str, Any], processes: list[WatchedProcess], steps: l
         processes[number : number + 1] = [known]
     if entry["steps"] is not None:
         steps[:] = [Step(*step) for step in entry["steps"]]
+
+
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C in the block, and permanently in processes that the block starts.
+
+    A terminal sends Ctrl-C to all of its processes, so each worker would print its own traceback. Blocking the signal
+    instead would lose no interrupt, but multiprocessing unblocks the signal when it starts a process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -24,9 +24,9 @@ from coffea.nanoevents import NanoAODSchema
 from coffea.processor import ProcessorABC
 from distributed import Client, LocalCluster
 
+from roastcoffea.backends.processes import interrupts_ignored
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.compat import older_keywords
-from roastcoffea.interrupts import interrupts_ignored
 from roastcoffea.measurement import Measurement
 from roastcoffea.storage.store import PAGE_FILE
 

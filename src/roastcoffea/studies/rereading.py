@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.backends.processes import interrupts_ignored
 from roastcoffea.errors import MeasurementError, RoastcoffeaError
 from roastcoffea.instrument.shared import portable
-from roastcoffea.interrupts import interrupts_ignored
 from roastcoffea.metrics.endpoints import hosts_of_urls
 from roastcoffea.metrics.facts import recorded
 from roastcoffea.metrics.statistics import union_length
