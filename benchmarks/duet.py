@@ -42,7 +42,7 @@ ALARMS: Final = 0.05
 
 SLOWER: Final = 0.02
 UNITS: Final = 50
-"""Equal units of work of version A in each chunk, together about a third of a second; B has one more if it is slower."""
+"""Units of work of version A in each chunk, about a third of a second together; a slower B has one more."""
 
 EQUAL, UNEQUAL, SHORT = "equal", "2 % slower", "equal, short"
 DRAWS: Final = 2_000
