@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -123,7 +122,8 @@ async def metrics_of_span(  # noqa: PLR0917
 
 
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds to wait before each attempt to remove a span. The span's tasks may still be running or held by the user."""
+"""Seconds to wait before each attempt to remove a span, whose tasks may still be running or held by the user, or a
+worker's plugin."""
 
 PATIENCE = 5.0
 
@@ -290,14 +290,20 @@ class Stay:
         return future
 
     async def _leave_workers(self) -> None:
-        try:
-            await self._scheduler.unregister_worker_plugin(None, self._name)
-        except (OSError, ValueError) as problem:
-            logging.getLogger(__name__).info("a worker left while %s was being removed: %s", self._name, problem)
-        finally:
+        """Remove the worker plugin, asking workers that could not be reached again later."""
+        self._scheduler.worker_plugins.pop(self._name, None)
+        asked = set(self._scheduler.workers)
+        for pause in PAUSES:
+            await asyncio.sleep(pause)
+            message = {"op": "plugin-remove", "name": self._name}
+            here = [address for address in self._scheduler.workers if address in asked]
+            answers = await self._scheduler.broadcast(msg=message, workers=here, on_error="return")
             # a chunk that ended while the plugin was being removed may have sent a record that arrives late; wait this
             # many seconds for it
             asyncio.get_running_loop().call_later(2.0, self._forget_late)
+            asked = {address for address, answer in answers.items() if isinstance(answer, Exception)}
+            if not asked:
+                return
 
     def _forget_late(self) -> None:
         self._forget_topic()
