@@ -112,7 +112,7 @@ class DisturbedCluster:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         self.client: Any = None
         self.starts = 0
-        self.revive()
+        self.settle()
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.json"

@@ -37,6 +37,7 @@ import roastcoffea
 from roastcoffea.cli import main
 from roastcoffea.cli.sample import write_sample
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.records.run import LOST
 
 SECONDS: Final = 0.15
@@ -45,6 +46,9 @@ BEFORE: Final = 2.0
 """Seconds before an event until which everything must be recorded."""
 
 LONGEST: Final = 60.0
+UNTOLD: Final = 0.01
+"""Share of a ledger that may be in no class without a word in its certificate."""
+
 OURS: Final = str(Path(roastcoffea.__file__).parent)
 KINDS: Final = {
     "kill": (*WORKERS, CLIENT),
@@ -158,12 +162,12 @@ def contradictions(measurement: Measurement, workers: int | None) -> list[str]:
     wrong = [problem for problem in measurement.problems if "roastcoffea failed" in problem]
     run = measurement.run
     for ledger in (measurement.time_ledger, measurement.byte_ledger):
-        told = bool(measurement.problems) or not ledger.certificate.complete
         total: float = ledger.total or 0.0
-        negative = {name: amount for name, amount in ledger.items() if (amount or 0) < -1e-3 * total}
-        wrong += [f"{ledger.name}: {negative} of {total:.3f}"] if negative else []
         left: float = ledger.residual or 0.0
-        wrong += [] if told or abs(left) <= 1e-3 * total else [f"{ledger.name}: {left:.3f} of {total:.3f} in no class"]
+        negative = {name: amount for name, amount in ledger.items() if name != RESIDUAL and (amount or 0) < 0}
+        wrong += [f"{ledger.name}: {negative} of {total:.3f}"] if negative else []
+        if ledger.certificate.complete and abs(left) > UNTOLD * total:
+            wrong.append(f"{ledger.name}: {left:.3f} of {total:.3f} in no class")
     elapsed = run.stop - run.start
     seconds = measurement.time_ledger.total
     if workers is not None and not measurement.problems:
@@ -199,7 +203,8 @@ def judged(trial: Trial, events: list[Event], status: int | None, truth: Any, re
         path.name for path in trial.paths["runs"].glob(".*")
     ]
     wrong += [f"{left} is left"] if left else []
-    return [f"{len(found)} of {len(reference)} chunks; problems: {measurement.problems}", *wrong]
+    told = [*measurement.problems, *measurement.time_ledger.certificate.reasons]
+    return [f"{len(found)} of {len(reference)} chunks; told: {told}", *wrong]
 
 
 @contextmanager
@@ -256,6 +261,7 @@ def campaign() -> int:
                 bad.append(seed or 0)
                 cluster.close()
                 cluster = DisturbedCluster(folder / f"cluster{seed}")
+        cluster.close()
     print(f"{len(bad)} schedules failed{f': {bad}' if bad else ''}; goal 0")
     return int(bool(bad))
 
