@@ -204,7 +204,8 @@ def judged(trial: Trial, events: list[Event], status: int | None, truth: Any, re
     ]
     wrong += [f"{left} is left"] if left else []
     told = [*measurement.problems, *measurement.time_ledger.certificate.reasons]
-    return [f"{len(found)} of {len(reference)} chunks; told: {told}", *wrong]
+    ended = "killed" if is_killed else "ended"
+    return [f"{ended}, {len(found)} of {len(reference)} chunks, {len(must)} at least; told: {told}", *wrong]
 
 
 @contextmanager
@@ -252,7 +253,7 @@ def campaign() -> int:
             seen, *wrong = judged(trial, events, status, truth, reference)
             wrong += [stays] if stays else []
             wrong += traces(cluster.cluster.text()) - known
-            shown = seen if given.verbose or wrong else "ok"
+            shown = seen if given.verbose or wrong else seen.partition("; told")[0]
             print(f"{seed}: {'; '.join(map(str, events))} ({time.monotonic() - began:.1f} s): {shown}", flush=True)
             for each in wrong:
                 print(f"  WRONG: {each}", flush=True)
