@@ -174,7 +174,7 @@ def checked(measurement: Any, truth: Any, *, failed: int = 0, may_tell: bool = F
     """Raise unless all attempts are in a measurement, or it may tell which are missing, and does."""
     chunks = measurement.chunks
     events = chunks.groupby("dataset")["events"].sum().to_dict()
-    told = may_tell and measurement.problems and not measurement.time_ledger.certificate.complete
+    told = may_tell and measurement.problems and not measurement.byte_ledger.certificate.complete
     whole = events == truth and len(chunks) == 2 * len(truth) + failed
     assert told or whole, f"the measurement has {events} in {len(chunks)} attempts; {measurement.problems}"
 

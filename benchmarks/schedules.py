@@ -37,7 +37,7 @@ import roastcoffea
 from roastcoffea.cli import main
 from roastcoffea.cli.sample import write_sample
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.metrics.phases import BLOCKED, RESIDUAL
 from roastcoffea.records.run import LOST
 
 SECONDS: Final = 0.15
@@ -168,6 +168,12 @@ def contradictions(measurement: Measurement, workers: int | None) -> list[str]:
         wrong += [f"{ledger.name}: {negative} of {total:.3f}"] if negative else []
         if ledger.certificate.complete and abs(left) > UNTOLD * total:
             wrong.append(f"{ledger.name}: {left:.3f} of {total:.3f} in no class")
+    amounts = {name: amount for name, amount in measurement.metrics.items() if isinstance(amount, int | float)}
+    negative = {name: amount for name, amount in amounts.items() if amount < 0 and "residual" not in name}
+    wrong += [f"metrics: {negative}"] if negative else []
+    slept, least = measurement.time_ledger.get(BLOCKED, 0.0), SECONDS * len(bytes_of(run))
+    if measurement.time_ledger.certificate.complete and slept < 0.8 * least:
+        wrong.append(f"{slept:.2f} s are {BLOCKED}, but the chunks slept {least:.2f} s")
     elapsed = run.stop - run.start
     seconds = measurement.time_ledger.total
     if workers is not None and not measurement.problems:
@@ -231,17 +237,18 @@ def traces(text: str) -> set[str]:
 def campaign() -> int:
     """Try, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="1000-1019", help="one seed, or the first and the last")
+    parser.add_argument("--seeds", nargs="+", default=["1000-1019"], help="seeds, or the first and the last of many")
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
-    first, _, last = given.seeds.partition("-")
+    bounds = [each.partition("-") for each in given.seeds]
+    seeds = [seed for first, _, last in bounds for seed in range(int(first), int(last or first) + 1)]
     bad: list[int] = []
     with tempfile.TemporaryDirectory() as place, processes():
         folder = Path(place)
         fileset = write_sample(folder, files=2, events=2000, baskets=4)
         cluster = DisturbedCluster(folder / "cluster")
         truth = reference = None
-        for seed in [None, *range(int(first), int(last or first) + 1)]:  # first without events
+        for seed in (None, *seeds):  # first without events
             events, began = [] if seed is None else schedule(seed), time.monotonic()
             known = traces(cluster.cluster.text())
             trial = Trial(folder / f"run{seed}", cluster, fileset)

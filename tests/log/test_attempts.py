@@ -64,6 +64,21 @@ def test_a_worker_s_clock_is_bounded_by_what_the_scheduler_saw() -> None:
     assert (second["assigned"], second["seen"]) == (T + 1, T + 6)
 
 
+def test_tasks_keep_their_times_when_a_worker_s_clock_is_reset() -> None:
+    """The clock is set 14 s ahead in the second task; Dask adjusts the fourth one's times, not yet the third one's."""
+
+    def ran(second: float, ahead: float, adjusted: float, jump: float = 0.0) -> bytes:
+        start = T + second + ahead - adjusted
+        known = {"assigned": T + second - 0.2, "seen": T + second + 0.6, "arrived": -0.1, "ready": -0.05}
+        return attempt(0, start=start, stop=start + 0.5 + jump, shift=-adjusted, **known)
+
+    log = attempts_of(ran(1, 0, 0), ran(2, 0, 0, jump=14.0), ran(3, 14, 0), ran(4, 14, 14), ran(5, 14, 14))
+    rows = log.table(0.0).to_pylist()
+    assert [row["start"] and row["start"] - T for row in rows] == pytest.approx([1, None, None, 4, 5])
+    assert [row["stop"] and row["stop"] - T for row in rows] == pytest.approx([1.5, None, None, 4.5, 5.5])
+    assert log.problems == ["a worker's clock was reset: the times of 2 tasks were discarded"]
+
+
 def test_what_is_not_known_of_an_attempt_is_null() -> None:
     (row,) = attempts_of(attempt(1, seen=T + 6)).table(2.0).to_pylist()
     assert (row["worker"], row["seen"], row["attempt"]) == ("tcp://b", T + 4, 1)
