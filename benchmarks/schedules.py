@@ -149,10 +149,12 @@ class Trial:
         journals, runs = self.paths["journals"], self.paths["runs"]
         if not journals.exists() or not any(journals.iterdir()):
             return (roastcoffea.load(runs / "measured") if (runs / "measured").exists() else None), []
+        runs.mkdir(exist_ok=True)
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
             status = main(["recover", str(journals), "--output", str(runs)])
         text = out.getvalue() + err.getvalue()
-        saved = [path for path in runs.iterdir() if not path.name.startswith(".")] if runs.exists() else []
+        # a client that was killed while it saved may have a measurement as well
+        saved = [path for path in runs.iterdir() if path.name != "measured" and not path.name.startswith(".")]
         wrong = [f"recover: {status}, {text}"] if status or "Traceback" in text or len(saved) != 1 else []
         return (roastcoffea.load(saved[0]) if len(saved) == 1 else None), wrong
 
@@ -168,17 +170,16 @@ def contradictions(measurement: Measurement, workers: int | None) -> list[str]:
         wrong += [f"{ledger.name}: {negative} of {total:.3f}"] if negative else []
         if ledger.certificate.complete and abs(left) > UNTOLD * total:
             wrong.append(f"{ledger.name}: {left:.3f} of {total:.3f} in no class")
-    amounts = {name: amount for name, amount in measurement.metrics.items() if isinstance(amount, int | float)}
-    negative = {name: amount for name, amount in amounts.items() if amount < 0 and "residual" not in name}
+    seconds = {name: value for name, value in measurement.metrics.items() if name.endswith("_seconds")}
+    negative = {name: value for name, value in seconds.items() if "residual" not in name and (value or 0) < 0}
     wrong += [f"metrics: {negative}"] if negative else []
     slept, least = measurement.time_ledger.get(BLOCKED, 0.0), SECONDS * len(bytes_of(run))
     if measurement.time_ledger.certificate.complete and slept < 0.8 * least:
         wrong.append(f"{slept:.2f} s are {BLOCKED}, but the chunks slept {least:.2f} s")
     elapsed = run.stop - run.start
-    seconds = measurement.time_ledger.total
-    if workers is not None and not measurement.problems:
-        same = seconds is not None and abs(seconds - workers * elapsed) <= 1e-3 * seconds
-        wrong += [] if same else [f"{seconds} s of thread time in {workers} x {elapsed:.3f} s"]
+    total = measurement.time_ledger.total or 0.0
+    if workers is not None and not measurement.problems and abs(total - workers * elapsed) > 1e-3 * total:
+        wrong.append(f"{total} s of thread time in {workers} x {elapsed:.3f} s")
     return wrong
 
 
