@@ -312,10 +312,10 @@ class Unreachable(Scheduler):
         super().__init__(2)
         self.lost, _ = self.workers
         self.worker_plugins = {NAME: b""}
-        self.asked: list[list[str]] = []
+        self.asked: list[set[str]] = []
         self._broker = SimpleNamespace(_topics={})
 
-    async def broadcast(self, *, msg: Any, workers: list[str], on_error: str) -> dict[str, Any]:
+    async def broadcast(self, *, msg: Any, workers: set[str], on_error: str) -> dict[str, Any]:
         assert (msg, on_error) == ({"op": "plugin-remove", "name": NAME}, "return")
         self.asked.append(workers)
         answers: dict[str, Any] = {address: {"status": "OK"} for address in workers}
@@ -333,4 +333,4 @@ def test_a_worker_that_is_not_reached_is_asked_again_to_remove_the_plugin() -> N
     loop.run_until_complete(leave())
     loop.close()
     assert scheduler.worker_plugins == {}
-    assert scheduler.asked == [list(scheduler.workers), [scheduler.lost], [scheduler.lost]]
+    assert scheduler.asked == [set(scheduler.workers), {scheduler.lost}, {scheduler.lost}]

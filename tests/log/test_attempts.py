@@ -25,7 +25,7 @@ def test_tasks_and_workers_with_impossible_times() -> None:
     assert log.attempts.table(0.0)["start"].to_pylist() == [None, T]
     assert log.workers.lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [None]
     assert log.problems == [
-        "1 task ended before starting: their times were discarded",
+        "impossible times of 1 task were discarded: a worker's clock may have been reset",
         "1 worker CPU time was impossible and discarded",
     ]
 
@@ -76,7 +76,7 @@ def test_tasks_keep_their_times_when_a_worker_s_clock_is_reset() -> None:
     rows = log.table(0.0).to_pylist()
     assert [row["start"] and row["start"] - T for row in rows] == pytest.approx([1, None, None, 4, 5])
     assert [row["stop"] and row["stop"] - T for row in rows] == pytest.approx([1.5, None, None, 4.5, 5.5])
-    assert log.problems == ["a worker's clock was reset: the times of 2 tasks were discarded"]
+    assert log.problems == ["impossible times of 2 tasks were discarded: a worker's clock may have been reset"]
 
 
 def test_what_is_not_known_of_an_attempt_is_null() -> None:

@@ -292,11 +292,10 @@ class Stay:
     async def _leave_workers(self) -> None:
         """Remove the worker plugin, asking workers that could not be reached again later."""
         self._scheduler.worker_plugins.pop(self._name, None)
-        asked = set(self._scheduler.workers)
+        message, asked = {"op": "plugin-remove", "name": self._name}, set(self._scheduler.workers)
         for pause in PAUSES:
             await asyncio.sleep(pause)
-            message = {"op": "plugin-remove", "name": self._name}
-            here = [address for address in self._scheduler.workers if address in asked]
+            here = asked & self._scheduler.workers.keys()
             answers = await self._scheduler.broadcast(msg=message, workers=here, on_error="return")
             # a chunk that ended while the plugin was being removed may have sent a record that arrives late; wait this
             # many seconds for it

@@ -35,8 +35,7 @@ from roastcoffea.redaction import redacted
 from roastcoffea.units import counted
 
 RESET: Final = 1.0
-"""Contradiction between bounds on a clock's offset, in seconds, that means that a clock was reset. Clocks that merely
-drift apart cause smaller ones."""
+"""Seconds by which bounds on a clock's offset contradict each other if a clock was reset; drift causes less."""
 
 
 class ClockBounds:
@@ -132,9 +131,9 @@ class AttemptLog:
 
     @property
     def problems(self) -> list[str]:
-        of_reset = f"a worker's clock was reset: the times of {counted(self._misplaced, 'task')} were discarded"
-        text = f"{counted(self._impossible, 'task')} ended before starting: their times were discarded"
-        return [*([of_reset] if self._misplaced else []), *([text] if self._impossible else [])]
+        number = self._impossible + self._misplaced
+        text = f"impossible times of {counted(number, 'task')} were discarded: a worker's clock may have been reset"
+        return [text] if number else []
 
     def table(self, offset: float) -> pa.Table:
         """Table of finished and running attempts.
@@ -146,12 +145,10 @@ class AttemptLog:
         # each heartbeat, and wrong until then
         clock = rows["shift"] + self._clocks(rows)[np.minimum(rows["worker"], len(self._texts.known))]
         was_reset = np.isnan(clock) & ~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME)
-        early, late = rows["assigned"] - rows["start"], rows["stop"] - rows["seen"]
-        misplaced = was_reset & (np.maximum(early, late) > RESET)
+        misplaced = was_reset & (np.maximum(rows["assigned"] - rows["start"], rows["stop"] - rows["seen"]) > RESET)
         self._misplaced = int(np.count_nonzero(misplaced))
         clock = np.nan_to_num(clock) + offset
-        began = rows["start"] - clock
-        unknown = misplaced | (rows["start"] == NO_TIME)
+        began, unknown = rows["start"] - clock, misplaced | (rows["start"] == NO_TIME)
         keys = pa.array(self._keys, pa.string())
         columns: dict[str, Any] = {
             "key": keys,
