@@ -122,8 +122,7 @@ async def metrics_of_span(  # noqa: PLR0917
 
 
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds to wait before each attempt to remove a span, whose tasks may still be running or held by the user, or a
-worker's plugin."""
+"""Seconds to wait before each attempt to remove a worker's plugin, or a span whose tasks may be running or held."""
 
 PATIENCE = 5.0
 
@@ -306,10 +305,8 @@ class Stay:
 
     def _forget_late(self) -> None:
         self._forget_topic()
-        for key in self._plugin.open_keys():
-            task = self._scheduler.tasks.get(key)
-            if task is not None:
-                clear_metadata(task, self._name)
+        for key in self._scheduler.tasks.keys() & self._plugin.open_keys():
+            clear_metadata(self._scheduler.tasks[key], self._name)
 
     def _forget_topic(self) -> None:
         """Discard this topic's events; otherwise, the scheduler would keep them forever."""
