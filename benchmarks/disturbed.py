@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import struct
@@ -29,6 +30,15 @@ TESTS: Final = Path(__file__).parents[1] / "tests"
 CLIENT, SCHEDULER, WORKERS = "client", "scheduler", ("worker 0", "worker 1")
 
 
+KINDS: Final = {
+    "kill": (*WORKERS, CLIENT),
+    "pause": (*WORKERS, SCHEDULER, CLIENT),
+    "partition": (*WORKERS, CLIENT),
+    "reset": WORKERS,
+    "step": (*WORKERS, CLIENT),
+}
+
+
 class Event(NamedTuple):
     """What happens to a process, how many seconds after the client began, and by how much or how long."""
 
@@ -40,6 +50,18 @@ class Event(NamedTuple):
     def __str__(self) -> str:
         amount = f" {self.amount:+.1f} s" if self.kind == "step" else f" for {self.amount:.1f} s"
         return f"{self.at:.2f} {self.kind} {self.target}{amount if self.amount else ''}"
+
+
+def schedule(seed: int) -> list[Event]:
+    """The events of a seed."""
+    chance = random.Random(seed)
+    events = []
+    for _ in range(chance.randint(1, 3)):
+        kind = chance.choice(list(KINDS))
+        amounts = {"pause": (0.2, 3.0), "partition": (0.2, 3.0), "step": (-30.0, 30.0)}
+        amount = chance.uniform(*amounts[kind]) if kind in amounts else 0.0
+        events.append(Event(round(chance.uniform(0, 6), 2), kind, chance.choice(KINDS[kind]), round(amount, 1)))
+    return sorted(events)
 
 
 class Proxy:

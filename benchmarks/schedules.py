@@ -17,7 +17,6 @@ import io
 import json
 import multiprocessing
 import os
-import random
 import re
 import shutil
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import stepped
-from disturbed import CLIENT, SCHEDULER, TESTS, WORKERS, DisturbedCluster, Event
+from disturbed import CLIENT, TESTS, DisturbedCluster, Event, schedule
 from lost_clients import bytes_of, compared
 from processes import CommandLineCluster
 
@@ -39,6 +38,7 @@ from roastcoffea.cli.sample import write_sample
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import BLOCKED, RESIDUAL
 from roastcoffea.records.run import LOST
+from roastcoffea.storage.folders import tidy
 
 SECONDS: Final = 0.15
 CHUNKSIZE: Final = 200
@@ -50,25 +50,6 @@ UNTOLD: Final = 0.01
 """Share of a ledger that may be in no class without a word in its certificate."""
 
 OURS: Final = str(Path(roastcoffea.__file__).parent)
-KINDS: Final = {
-    "kill": (*WORKERS, CLIENT),
-    "pause": (*WORKERS, SCHEDULER, CLIENT),
-    "partition": (*WORKERS, CLIENT),
-    "reset": WORKERS,
-    "step": (*WORKERS, CLIENT),
-}
-
-
-def schedule(seed: int) -> list[Event]:
-    """The events of a seed."""
-    chance = random.Random(seed)
-    events = []
-    for _ in range(chance.randint(1, 3)):
-        kind = chance.choice(list(KINDS))
-        amounts = {"pause": (0.2, 3.0), "partition": (0.2, 3.0), "step": (-30.0, 30.0)}
-        amount = chance.uniform(*amounts[kind]) if kind in amounts else 0.0
-        events.append(Event(round(chance.uniform(0, 6), 2), kind, chance.choice(KINDS[kind]), round(amount, 1)))
-    return sorted(events)
 
 
 def analyse(given: dict[str, Any]) -> None:
@@ -147,6 +128,7 @@ class Trial:
     def recovered(self) -> tuple[Measurement | None, list[str]]:
         """What a killed client had, if it had begun to keep a journal."""
         journals, runs = self.paths["journals"], self.paths["runs"]
+        tidy(runs)  # as the next one who saves there does
         if not journals.exists() or not any(journals.iterdir()):
             return (roastcoffea.load(runs / "measured") if (runs / "measured").exists() else None), []
         runs.mkdir(exist_ok=True)
