@@ -5,32 +5,38 @@ then makes it anew for each of them and for each way in which it can fail: with 
 the bytes. In "run", a collector is opened, a Runner processes two chunks, and the measurement is saved twice. In
 "recover", the process is killed before it leaves the collector, and another one recovers the journal, twice.
 
+`--parts dask --trials 300 --seed 1` is "run" on a Dask cluster, where a chunk fails once, and where messages of ours
+are counted as well (`message_faults.py`). The order of calls there differs from run to run, so a trial draws a name, a
+number among the calls of this name, and the way in which it fails. `--call "ask drain" --only 3 --late` repeats one.
+
 The output must be that of a run without a collector. Errors must be ours and name the file. Once saving or recovering
-has succeeded, the measurement must have all chunks, and nothing else may be left in its folder. The exit status is 1
-unless all hold.
+has succeeded, the measurement must have all chunks (on Dask, it may also tell which are missing), and nothing else may
+be left in its folder or on the cluster. The exit status is 1 unless all hold.
 """
 
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import json
 import multiprocessing
 import os
+import random
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from coffea.nanoevents import NanoAODSchema
-from coffea.processor import IterativeExecutor, Runner
+from coffea.processor import DaskExecutor, IterativeExecutor, Runner
+from file_faults import Fault, Faults
+from message_faults import check_left, cluster_of_threads, failing_messages, raw_errors
 
 import roastcoffea
 from roastcoffea import MetricsCollector, RoastcoffeaError
@@ -39,87 +45,25 @@ from roastcoffea.cli.sample import TREE, DijetProcessor, write_sample
 from roastcoffea.storage.folders import tidy
 
 EVENTS: Final = 200
-ERRORS: Final = {
-    "write": errno.ENOSPC,
-    "fsync": errno.EIO,
-    "rename": errno.EACCES,
-    "replace": errno.EACCES,
-    "mkdir": errno.ENOSPC,
-    "open": errno.EMFILE,
-    "utime": errno.EPERM,
-    "ftruncate": errno.EIO,
-}
-"""What functions of `os` fail with."""
 
 
-class Faults:
-    """Counts calls that concern files in a folder, and lets one of them fail."""
+class Stumbling(DijetProcessor):
+    """Fails in the first attempt of one chunk."""
 
-    def __init__(self, folder: Path, number: int, short: bool) -> None:
-        self.folder, self.number, self.short = str(folder), number, short
-        self.calls: list[str] = []
-        self.original = {name: getattr(os, name) for name in (*ERRORS, "fdopen")}
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
 
-    def concerns(self, place: Any) -> bool:
-        if isinstance(place, int):
-            with suppress(OSError):
-                place = Path(f"/proc/self/fd/{place}").readlink()
-        return isinstance(place, str | os.PathLike) and os.path.abspath(place).startswith(self.folder)  # noqa: PTH100
-
-    def due(self, name: str) -> bool:
-        """Whether this call is to fail."""
-        self.calls.append(name)
-        return len(self.calls) - 1 == self.number
-
-    def failing(self, name: str) -> Callable[..., Any]:
-        original = self.original[name]
-
-        def call(place: Any, *args: Any, **kwargs: Any) -> Any:
-            # opening a file to read it is not a fault that a disk has when it is full
-            counts = name != "open" or bool(args and args[0] & os.O_CREAT)
-            if not (counts and self.concerns(place) and self.due(name)):
-                return original(place, *args, **kwargs)
-            if name == "write" and self.short:
-                return original(place, bytes(args[0])[: max(len(args[0]) // 2, 1)])
-            raise OSError(ERRORS[name], f"planted in {name}", os.fspath(place) if not isinstance(place, int) else None)
-
-        return call
-
-    def fdopen(self, descriptor: int, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if "w" not in mode or not self.concerns(descriptor):
-            return self.original["fdopen"](descriptor, mode, *args, **kwargs)
-        return io.BufferedWriter(Raw(descriptor, self))
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        changed = {name: self.failing(name) for name in ERRORS} | {"fdopen": self.fdopen}
-        for name, each in changed.items():
-            setattr(os, name, each)
-        try:
-            yield
-        finally:
-            for name, each in self.original.items():
-                setattr(os, name, each)
+    def process(self, events: Any) -> Any:
+        if events.metadata["entrystart"] and not self.marker.exists():
+            self.marker.touch()
+            raise OSError("planted, once")
+        return super().process(events)
 
 
-class Raw(io.FileIO):
-    """A file of which one write fails."""
-
-    def __init__(self, descriptor: int, faults: Faults) -> None:
-        super().__init__(descriptor, "wb")
-        self.faults = faults
-
-    def write(self, data: Any) -> int:
-        if not self.faults.due("write"):
-            return super().write(data)
-        if self.faults.short:
-            return super().write(bytes(data)[: max(len(data) // 2, 1)])
-        raise OSError(errno.ENOSPC, "planted in write")
-
-
-def analysed(fileset: Any) -> Any:
-    runner = Runner(IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=EVENTS // 2, metadata_cache={})
-    output = runner(fileset, treename=TREE, processor_instance=DijetProcessor())
+def analysed(fileset: Any, executor: Any = None, processor: Any = None) -> Any:
+    executor = executor or IterativeExecutor(status=False)
+    runner = Runner(executor, schema=NanoAODSchema, chunksize=EVENTS // 2, metadata_cache={})
+    output = runner(fileset, treename=TREE, processor_instance=processor or DijetProcessor())
     return {name: each["events"] for name, each in output.items()}
 
 
@@ -133,23 +77,46 @@ def tried(action: Callable[[], Any]) -> Any:
         return action()
 
 
-def checked(measurement: Any, truth: Any) -> None:
+def checked(measurement: Any, truth: Any, *, failed: int = 0, may_tell: bool = False) -> None:
+    """Raise unless all attempts are in a measurement, or it may tell which are missing, and does."""
     chunks = measurement.chunks
     events = chunks.groupby("dataset")["events"].sum().to_dict()
-    assert events == truth, f"the measurement has {events}"
+    told = may_tell and measurement.problems and not measurement.byte_ledger.certificate.complete
+    whole = events == truth and len(chunks) == 2 * len(truth) + failed
+    assert told or whole, f"the measurement has {events} in {len(chunks)} attempts; {measurement.problems}"
+
+
+def measured(faults: Faults, fileset: Any, truth: Any, client: Any = None) -> Path:
+    """Measure, and save twice."""
+    folder = Path(faults.folder)
+    executor = None if client is None else DaskExecutor(client=client, status=False)
+    processor = None if client is None else Stumbling(Path(f"{folder}-failed"))
+    with MetricsCollector(client, name="smallest", profile=False, journal=folder / "journals") as collector:
+        output = analysed(fileset, executor, processor)
+    assert output == truth, f"the output is {output}"
+    measurement = collector.measurement
+    for _ in range(2):
+        path: Path = tried(partial(measurement.save, folder / "runs", "smallest", overwrite=True))
+        assert path == folder / "runs" / "smallest", path
+    return path
 
 
 def run(faults: Faults, fileset: Any, truth: Any) -> None:
-    folder = Path(faults.folder)
     with faults.planted():
-        with MetricsCollector(name="smallest", profile=False, journal=folder / "journals") as collector:
-            output = analysed(fileset)
-        assert output == truth, f"the output is {output}"
-        measurement = collector.measurement
-        for _ in range(2):
-            path = tried(partial(measurement.save, folder / "runs", "smallest", overwrite=True))
-            assert path == folder / "runs" / "smallest", path
+        path = measured(faults, fileset, truth)
     checked(roastcoffea.load(path), truth)
+
+
+def on_dask(faults: Faults, fileset: Any, truth: Any) -> None:
+    with raw_errors() as raised, cluster_of_threads() as client:
+        with faults.planted(), failing_messages(faults):
+            path = measured(faults, fileset, truth, client)
+            check_left(client)
+        assert not raised, "\n".join(raised)
+    measurement = roastcoffea.load(path)
+    checked(measurement, truth, failed=1, may_tell=True)
+    internal = [problem for problem in measurement.problems if "roastcoffea failed" in problem]
+    assert not internal, internal
 
 
 def recover(faults: Faults, fileset: Any, truth: Any) -> None:
@@ -173,7 +140,7 @@ def die(folder: Path, fileset: Any) -> None:
         os._exit(0)
 
 
-PARTS: Final = {"run": run, "recover": recover}
+PARTS: Final = {"run": run, "recover": recover, "dask": on_dask}
 
 
 def trial(part: str, faults: Faults, given: tuple[Any, Any], answers: Any) -> None:
@@ -186,12 +153,14 @@ def trial(part: str, faults: Faults, given: tuple[Any, Any], answers: Any) -> No
     answers.send((problem, faults.calls))
 
 
-def in_a_process(part: str, number: int, short: bool, given: tuple[Any, Any]) -> tuple[str, list[str]]:
+def in_a_process(part: str, fault: Fault, given: tuple[Any, Any]) -> tuple[str, list[str]]:
     """What was wrong in a trial, and the calls that were counted."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    with tempfile.TemporaryDirectory() as folder:
-        process = context.Process(target=trial, args=(part, Faults(Path(folder), number, short), given, theirs))
+    with tempfile.TemporaryDirectory() as outside:
+        folder = Path(outside, "faults")
+        folder.mkdir()
+        process = context.Process(target=trial, args=(part, Faults(folder, fault), given, theirs))
         process.start()
         theirs.close()
         try:
@@ -206,32 +175,54 @@ def in_a_process(part: str, number: int, short: bool, given: tuple[Any, Any]) ->
         return problem or ", ".join(f"{path.name} is left" for path in left), calls
 
 
+def chosen(part: str, calls: list[str], given: argparse.Namespace) -> Iterator[Fault]:
+    """The faults to try."""
+    if given.only:
+        yield from (Fault(number, given.late, given.call) for number in given.only)
+    elif given.trials:
+        chance = random.Random(given.seed)
+        names = sorted(set(calls))
+        for _ in range(given.trials):
+            name = chance.choice(names)
+            yield Fault(chance.randrange(calls.count(name)), chance.random() < 0.5, name)
+    else:
+        for number, name in enumerate(calls):
+            yield Fault(number)
+            if part == "dask" or name == "write":
+                yield Fault(number, late=True)
+
+
 def campaign() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--only", type=int, nargs="+")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["run", "recover"])
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of calls")
+    parser.add_argument("--call", help="with --only: count calls of this name")
+    parser.add_argument("--late", action="store_true", help="with --only: after half of the bytes, or on the way back")
+    parser.add_argument("--trials", type=int, help="number of trials, for calls that are drawn")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     bad: list[dict[str, Any]] = []
+    trials: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         fileset = write_sample(folder, files=1, events=EVENTS)
         truth = analysed(fileset)
         for part in given.parts:
-            problem, calls = in_a_process(part, -1, False, (fileset, truth))
+            problem, calls = in_a_process(part, Fault(-1), (fileset, truth))
             if problem:
                 print(problem)
                 return 1
             print(f"{part}: {len(calls)} calls: {dict(Counter(calls))}", flush=True)
-            for number in given.only or range(len(calls)):
-                for short in (False, True):
-                    if short and calls[number] != "write":
-                        continue
-                    problem, _ = in_a_process(part, number, short, (fileset, truth))
-                    if problem:
-                        bad.append(
-                            {"part": part, "number": number, "call": calls[number], "short": short, "problem": problem}
-                        )
-                        print(f"{part} {number} ({calls[number]}{', short' * short}): {problem}", flush=True)
+            for fault in chosen(part, calls, given):
+                problem, made = in_a_process(part, fault, (fileset, truth))
+                # clusters do not make the same calls each time
+                same = made if fault.call is None else [name for name in made if name == fault.call]
+                reached = same[fault.number] if fault.number < len(same) else "not reached" if made else "unknown"
+                trials[f"{part}: {reached}{', late' * fault.late}"] += 1
+                if problem:
+                    bad.append({"part": part, "reached": reached, **fault._asdict(), "problem": problem})
+                    print(f"{part} {fault} ({reached}): {problem}", flush=True)
+    print(f"{trials.total()} trials: {dict(trials)}")
     print(f"{len(bad)} trials failed; goal 0")
     if given.json:
         given.json.write_text(json.dumps(bad, indent=1))

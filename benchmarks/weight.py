@@ -38,7 +38,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "instrument": 27_000,
     "report": 24_510,
     "backends": 24_540,
-    "log": 18_800,
+    "log": 18_890,
     "recording": 15_580,
     "visualization": 14_170,
     "monitor": 11_400,

@@ -54,7 +54,7 @@ class Logging(Sleeping):
         chunk = known["dataset"], known["filename"], known["entrystart"], known["entrystop"]
         time.sleep(self.seconds)
         with Path(self.folder, str(os.getpid())).open("a") as notes:
-            notes.write(" ".join(map(str, (time.time(), *chunk))) + "\n")
+            notes.write(" ".join(map(str, (time.clock_gettime(time.CLOCK_REALTIME), *chunk))) + "\n")
         return {"jets": jets}
 
 

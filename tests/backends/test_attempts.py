@@ -146,12 +146,12 @@ def test_attempts_are_counted_when_they_end_or_are_written_as_unfinished() -> No
         plugin.transition(task.key, "waiting", "processing", stimulus_id="update-graph-1")
     assert set(plugin.attempts.open_keys) == {"chunk-2", "chunk-3"}
     assert plugin.attempts.by_kind()[PROCESSOR] == 1
-    # on the worker's clock: arrived, ready and began, and Dask's shift of its times
+    # on the worker's clock: arrived, ready and began, and Dask's shift of its times, which stands as no task has ended
     plugin.attempts.write_unfinished({worker.address: [("chunk-2", [T, T + 1, T + 2, 0.5])], "gone": [("chunk-3", [])]})
     assert plugin.attempts.by_kind()[PROCESSOR] == 2
     _, row = drained(plugin).attempts.table(0.0).to_pylist()
-    assert (row["key"], row["outcome"], row["start"], row["stop"]) == ("chunk-2", UNFINISHED, T + 2, None)
-    assert (row["arrived"], row["ready"]) == (T, T + 1)
+    assert (row["key"], row["outcome"], row["start"], row["stop"]) == ("chunk-2", UNFINISHED, T + 2.5, None)
+    assert (row["arrived"], row["ready"]) == (T + 0.5, T + 1.5)
     plugin.attempts.restarted()
     assert plugin.attempts.by_kind()[PROCESSOR] == 1
     assert set(plugin.attempts.open_keys) == set()

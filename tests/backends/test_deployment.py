@@ -111,6 +111,25 @@ def test_late_answers_do_not_move_a_clock_that_may_be_equal(
     assert (offset == 0) == (ahead == 0)
 
 
+def test_a_clock_that_is_reset_does_not_move_the_tasks(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, behind, asking = Deployment.ask, [0.0], []
+
+    def ask_behind(self: Deployment, *args: Any, **arguments: Any) -> dict[str, Any]:
+        asking.append(self)
+        answer = ask(self, *args, **arguments)
+        return {**answer, "time": answer["time"] - behind[0]}
+
+    monkeypatch.setattr(Deployment, "ask", ask_behind)
+    with MetricsCollector(client) as collector:
+        client.gather(client.map(str, range(5), pure=False))
+        behind[0] = 100.0
+        asking[0].drain()
+    run = collector.measurement.run
+    assert run.scheduler_clock_offset == 0
+    assert (collector.measurement.tasks["start"] > run.start).all()
+    assert [*run.problems] == ["the client's or the scheduler's clock was reset, so some times are wrong by that much"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [None, KeyError("mine")])
 def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(

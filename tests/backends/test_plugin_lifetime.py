@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import analyses
@@ -302,3 +303,34 @@ def test_chunks_that_fail_after_the_collector_was_left(client: Any, sample: Any)
         runner_for(client, 500, retries=0)(sample, processor_instance=analyses.RaisingLate(0.4))
     # the fixture checks that the last chunks, which fail when nobody listens, leave nothing on the scheduler
     assert wait_until(lambda: not any(client.processing().values()))
+
+
+class Unreachable(Scheduler):
+    """Has a worker that two messages do not reach."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.lost, _ = self.workers
+        self.worker_plugins = {NAME: b""}
+        self.asked: list[set[str]] = []
+        self._broker = SimpleNamespace(_topics={})
+
+    async def broadcast(self, *, msg: Any, workers: set[str], on_error: str) -> dict[str, Any]:
+        assert (msg, on_error) == ({"op": "plugin-remove", "name": NAME}, "return")
+        self.asked.append(workers)
+        answers: dict[str, Any] = {address: {"status": "OK"} for address in workers}
+        return answers | ({self.lost: OSError("no route to host")} if len(self.asked) <= 2 else {})
+
+
+def test_a_worker_that_is_not_reached_is_asked_again_to_remove_the_plugin() -> None:
+    loop, scheduler = FakeLoop(), Unreachable()
+
+    async def leave() -> None:
+        plugin = ClusterPlugin(NAME, CLIENT, TOKEN, None)
+        await plugin.start(scheduler)
+        await plugin.stop(10.0)
+
+    loop.run_until_complete(leave())
+    loop.close()
+    assert scheduler.worker_plugins == {}
+    assert scheduler.asked == [set(scheduler.workers), {scheduler.lost}, {scheduler.lost}]

@@ -25,7 +25,7 @@ def test_tasks_and_workers_with_impossible_times() -> None:
     assert log.attempts.table(0.0)["start"].to_pylist() == [None, T]
     assert log.workers.lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [None]
     assert log.problems == [
-        "1 task ended before starting: their times were discarded",
+        "impossible times of 1 task were discarded: a worker's clock may have been reset",
         "1 worker CPU time was impossible and discarded",
     ]
 
@@ -62,6 +62,21 @@ def test_a_worker_s_clock_is_bounded_by_what_the_scheduler_saw() -> None:
     assert (first["start"], first["arrived"], first["ready"]) == (T + 2, T + 1.5, T + 1.75)
     assert (second["start"], second["stop"]) == (T + 102 - 99.75, T + 105 - 99.75)
     assert (second["assigned"], second["seen"]) == (T + 1, T + 6)
+
+
+def test_tasks_keep_their_times_when_a_worker_s_clock_is_reset() -> None:
+    """The clock is set 14 s ahead in the second task; Dask adjusts the fourth one's times, not yet the third one's."""
+
+    def ran(second: float, ahead: float, adjusted: float, jump: float = 0.0) -> bytes:
+        start = T + second + ahead - adjusted
+        known = {"assigned": T + second - 0.2, "seen": T + second + 0.6, "arrived": -0.1, "ready": -0.05}
+        return attempt(0, start=start, stop=start + 0.5 + jump, shift=-adjusted, **known)
+
+    log = attempts_of(ran(1, 0, 0), ran(2, 0, 0, jump=14.0), ran(3, 14, 0), ran(4, 14, 14), ran(5, 14, 14))
+    rows = log.table(0.0).to_pylist()
+    assert [row["start"] and row["start"] - T for row in rows] == pytest.approx([1, None, None, 4, 5])
+    assert [row["stop"] and row["stop"] - T for row in rows] == pytest.approx([1.5, None, None, 4.5, 5.5])
+    assert log.problems == ["impossible times of 2 tasks were discarded: a worker's clock may have been reset"]
 
 
 def test_what_is_not_known_of_an_attempt_is_null() -> None:

@@ -448,7 +448,8 @@ class Deployment(LoggedPeriod):
         answered = time.time()
         if not self.is_open:  # the result is no longer needed
             return None
-        self._clock.narrow(answer["time"] - answered, answer["time"] - asked)
+        if self._clock.narrow(answer["time"] - answered, answer["time"] - asked):
+            self._note("the client's or the scheduler's clock was reset, so some times are wrong by that much")
         self.clock_offset = self._clock.offset
         self._take(answer)
         return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -123,7 +122,7 @@ async def metrics_of_span(  # noqa: PLR0917
 
 
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds to wait before each attempt to remove a span. The span's tasks may still be running or held by the user."""
+"""Seconds to wait before each attempt to remove a worker's plugin, or a span whose tasks may be running or held."""
 
 PATIENCE = 5.0
 
@@ -290,21 +289,24 @@ class Stay:
         return future
 
     async def _leave_workers(self) -> None:
-        try:
-            await self._scheduler.unregister_worker_plugin(None, self._name)
-        except (OSError, ValueError) as problem:
-            logging.getLogger(__name__).info("a worker left while %s was being removed: %s", self._name, problem)
-        finally:
+        """Remove the worker plugin, asking workers that could not be reached again later."""
+        self._scheduler.worker_plugins.pop(self._name, None)
+        message, asked = {"op": "plugin-remove", "name": self._name}, set(self._scheduler.workers)
+        for pause in PAUSES:
+            await asyncio.sleep(pause)
+            here = asked & self._scheduler.workers.keys()
+            answers = await self._scheduler.broadcast(msg=message, workers=here, on_error="return")
             # a chunk that ended while the plugin was being removed may have sent a record that arrives late; wait this
             # many seconds for it
             asyncio.get_running_loop().call_later(2.0, self._forget_late)
+            asked = {address for address, answer in answers.items() if isinstance(answer, Exception)}
+            if not asked:
+                return
 
     def _forget_late(self) -> None:
         self._forget_topic()
-        for key in self._plugin.open_keys():
-            task = self._scheduler.tasks.get(key)
-            if task is not None:
-                clear_metadata(task, self._name)
+        for key in self._scheduler.tasks.keys() & self._plugin.open_keys():
+            clear_metadata(self._scheduler.tasks[key], self._name)
 
     def _forget_topic(self) -> None:
         """Discard this topic's events; otherwise, the scheduler would keep them forever."""

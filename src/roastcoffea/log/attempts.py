@@ -34,6 +34,9 @@ from roastcoffea.records.workers import KINDS, OUTCOMES, SAMPLING_COLUMNS, TASK_
 from roastcoffea.redaction import redacted
 from roastcoffea.units import counted
 
+RESET: Final = 1.0
+"""Seconds by which bounds on a clock's offset contradict each other if a clock was reset; drift causes less."""
+
 
 class ClockBounds:
     """Lower and upper bounds on a clock's offset, narrowed with each message."""
@@ -41,10 +44,15 @@ class ClockBounds:
     def __init__(self) -> None:
         self._low, self._high = -math.inf, math.inf
 
-    def narrow(self, low: float, high: float) -> None:
-        """Narrow the bounds, or replace them if they contradict each other because a clock was reset."""
+    def narrow(self, low: float, high: float) -> bool:
+        """Narrow the bounds; return whether they contradict each other because a clock was reset.
+
+        In that case, the offset remains what it was when the run started.
+        """
         lowest, highest = max(low, self._low), min(high, self._high)
-        self._low, self._high = (lowest, highest) if lowest <= highest else (low, high)
+        if lowest <= highest:
+            self._low, self._high = lowest, highest
+        return lowest - highest > RESET
 
     @property
     def offset(self) -> float:
@@ -55,9 +63,9 @@ def offset_within(low: float, high: float) -> float:
     """Estimate a clock's offset from its bounds: 0 if possible, otherwise the midpoint.
 
     Zero is preferred because two synchronised clocks are more likely than equal delays in both directions. The offset
-    is NaN unless both bounds are known.
+    is NaN if a bound is unknown, or if the clock was reset.
     """
-    if not (math.isfinite(low) and math.isfinite(high)):
+    if not (math.isfinite(low) and math.isfinite(high)) or low - high > RESET:
         return math.nan
     return 0.0 if low <= 0 <= high else (low + high) / 2
 
@@ -88,7 +96,7 @@ class AttemptLog:
         self._keys: list[str | None] = []
         self._told: dict[str, dict[int, Any]] = {name: {} for name in TOLD}
         self._is_whole = False
-        self._impossible = 0
+        self._impossible = self._misplaced = 0
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -123,8 +131,9 @@ class AttemptLog:
 
     @property
     def problems(self) -> list[str]:
-        text = f"{counted(self._impossible, 'task')} ended before starting: their times were discarded"
-        return [text] if self._impossible else []
+        number = self._impossible + self._misplaced
+        text = f"impossible times of {counted(number, 'task')} were discarded: a worker's clock may have been reset"
+        return [text] if number else []
 
     def table(self, offset: float) -> pa.Table:
         """Table of finished and running attempts.
@@ -132,9 +141,14 @@ class AttemptLog:
         `offset` is the scheduler's clock minus the client's clock, in seconds.
         """
         rows = self._rows()
-        clocks = np.nan_to_num(self._clocks(rows))[np.minimum(rows["worker"], len(self._texts.known))]
-        clock = np.where(np.isnan(rows["shift"]), 0.0, rows["shift"] + clocks) + offset
-        began, unknown = rows["start"] - clock, rows["start"] == NO_TIME
+        # where the offset is unknown because the clock was reset, Dask's own adjustment is better: it is renewed with
+        # each heartbeat, and wrong until then
+        clock = rows["shift"] + self._clocks(rows)[np.minimum(rows["worker"], len(self._texts.known))]
+        was_reset = np.isnan(clock) & ~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME)
+        misplaced = was_reset & (np.maximum(rows["assigned"] - rows["start"], rows["stop"] - rows["seen"]) > RESET)
+        self._misplaced = int(np.count_nonzero(misplaced))
+        clock = np.nan_to_num(clock) + offset
+        began, unknown = rows["start"] - clock, misplaced | (rows["start"] == NO_TIME)
         keys = pa.array(self._keys, pa.string())
         columns: dict[str, Any] = {
             "key": keys,
@@ -144,7 +158,7 @@ class AttemptLog:
             "attempt": pa.array(attempt_numbers(keys)),
             "stolen": pa.array(rows["stolen"].astype(np.int64)),
             "start": pa.array(began, mask=unknown),
-            "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
+            "stop": pa.array(rows["stop"] - clock, mask=misplaced | (rows["stop"] == NO_TIME)),
             "seen": pa.array(rows["seen"] - offset),
             "startup_seconds": pa.nulls(len(keys), pa.float64()),
         }
