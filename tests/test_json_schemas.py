@@ -191,7 +191,7 @@ def watched_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         Look(time=1.5, num_workers=0, prefixes={}, finished={}),
         Look(time=2.5, num_workers=2, prefixes=counts, finished={}),
     ]
-    monkeypatch.setattr("distributed.Client", lambda *_, **__: nullcontext())
+    monkeypatch.setattr("roastcoffea.cli.shell.client_at", lambda _: nullcontext())
     monkeypatch.setattr("roastcoffea.monitor.shown.looks", lambda *_: iter(looks))
     yield from answer("watch", "tcp://127.0.0.1:1").splitlines()
 

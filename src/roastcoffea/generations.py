@@ -22,7 +22,8 @@ def arguments_of(closure: Any) -> dict[str, Any]:
         return closure.keywords
     names: Iterable[str]
     if isinstance(closure.func, FunctionType):  # in every chunk: a signature takes as long as reading ten baskets
-        names = closure.func.__code__.co_varnames
+        code = closure.func.__code__
+        names = code.co_varnames[: code.co_argcount]
     else:
         names = inspect.signature(closure.func).parameters
     return dict(zip(names, closure.args, strict=False)) | closure.keywords

@@ -93,8 +93,8 @@ class interrupts_held:  # noqa: N801  (a context manager, like those in contextl
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():
-            if _signal.getsignal(number) == self._hold:
-                _signal.signal(number, handler)
+            if signal.getsignal(number) == self._hold:
+                signal.signal(number, handler)
 
     def _deliver(self) -> None:
         if self._arrived:

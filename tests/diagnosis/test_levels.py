@@ -46,14 +46,16 @@ def test_noise_passes_a_bound_as_rarely_as_it_should(size: int) -> None:
 @pytest.mark.parametrize("size", [3, 20])
 def test_intervals_hold_the_effect(size: int) -> None:
     draw = np.random.default_rng(2)
-    held = 0
+    held = likely = 0
     for _ in range(200):
         levels = Levels.of(np.repeat([0, 1], [100, size]), 2)
         values = draw.normal(size=100 + size) + 3.0 * levels.codes
-        found = estimated(values, levels, Noise.around(values, [levels]), 2)
+        found = estimated(values, levels, Noise.around(values, [levels]), 20)
         held += found.low[1] < 3.0 < found.high[1]
+        likely += found.likely_low[1] < 3.0 < found.likely_high[1]
         assert found.shrunk[1] <= found.effect[1]
     assert held >= 190
+    assert 0.85 * 200 <= likely <= 0.95 * 200
 
 
 def test_levels_within_their_own_scatter_are_not_beyond_the_others() -> None:

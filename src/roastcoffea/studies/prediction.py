@@ -494,9 +494,11 @@ class Predictor:
         # because arrays outgrow the caches or because of a fixed cost
         ranges |= {"misfit": [seconds * self._calibration], "chunk size": [seconds * (1 + 0.1 * beyond)]}
         found = left_open(seconds, ranges)
-        wide, reason = exp(hypot(log(found.factor), log1p(self.error))), None
-        if told.factor**2 > 1.3 and not instead:  # a range wider than about 15 % in either direction
-            reason = self._unknown(told.widest, cluster)
+        # a wide range (beyond about 15 % in either direction) holds cases of which each may be the truth; a narrow one is
+        # an error like the others
+        is_wide = bool(instead) or told.factor**2 > 1.3
+        wide = found.factor * (1 + self.error) if is_wide else exp(hypot(log(found.factor), log1p(self.error)))
+        reason = self._unknown(told.widest, cluster) if is_wide and not instead else None
         return Prediction(
             *self.runs[0].configuration,
             AS_RECORDED,
