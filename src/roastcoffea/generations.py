@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FunctionType
@@ -20,12 +20,11 @@ def arguments_of(closure: Any) -> dict[str, Any]:
         return {}
     if not closure.args:
         return closure.keywords
-    names: Iterable[str]
-    if isinstance(closure.func, FunctionType):  # in every chunk: a signature takes as long as reading ten baskets
-        code = closure.func.__code__
-        names = code.co_varnames[: code.co_argcount]
-    else:
-        names = inspect.signature(closure.func).parameters
+    function, names = inspect.unwrap(closure.func), list[str]()
+    if isinstance(function, FunctionType):  # in every chunk: a signature takes as long as reading ten baskets
+        names += function.__code__.co_varnames[: function.__code__.co_argcount]
+    if len(names) < len(closure.args):
+        names = [*inspect.signature(closure.func).parameters]
     return dict(zip(names, closure.args, strict=False)) | closure.keywords
 
 

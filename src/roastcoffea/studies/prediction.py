@@ -494,8 +494,8 @@ class Predictor:
         # because arrays outgrow the caches or because of a fixed cost
         ranges |= {"misfit": [seconds * self._calibration], "chunk size": [seconds * (1 + 0.1 * beyond)]}
         found = left_open(seconds, ranges)
-        # a wide range (beyond about 15 % in either direction) holds cases of which each may be the truth; a narrow one is
-        # an error like the others
+        # in a wide range (beyond about 15 % in either direction), each case may be the truth; a narrow range is like an
+        # error
         is_wide = bool(instead) or told.factor**2 > 1.3
         wide = found.factor * (1 + self.error) if is_wide else exp(hypot(log(found.factor), log1p(self.error)))
         reason = self._unknown(told.widest, cluster) if is_wide and not instead else None
