@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,6 +130,13 @@ def test_arguments_by_place_are_replaced_where_they_are() -> None:
     assert arguments_of(named) == {"one": 1, "two": 2}
     assert with_arguments(named, {"three": 5})(item="item") == (1, 2, "item", 5)
     assert arguments_of(len) == {}
+
+    @wraps(by_place)
+    def wrapped(*given: Any, **named: Any) -> Any:
+        return by_place(*given, **named)
+
+    assert arguments_of(partial(wrapped, 1, 2, three=4)) == arguments_of(closure)
+    assert with_arguments(partial(wrapped, 1), {"one": 10})(2, "item") == (10, 2, "item", 3)
 
 
 def test_coffea_opens_itself_where_it_takes_no_options() -> None:
