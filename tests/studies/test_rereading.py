@@ -6,7 +6,6 @@ import pickle
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +145,7 @@ def test_a_silent_server_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPat
     with http_server(folder) as server, in_threads(2) as client:
         measurement = measured(server.url)
         server.silent |= {basket[:2] for basket in baskets(folder)}
-        began = time.monotonic()
         (one,) = reread(measurement, client, streams=[1, 2], seconds=0.1).endpoints
-        assert time.monotonic() - began < 30
     assert one.rates == []
     assert one.errors[0].startswith(f"no answer within 1 s ({server.url}/")
     assert one.errors[-1] == "2 streams: not all of them read at the same time"
@@ -195,13 +192,14 @@ def test_the_sample_is_random_and_no_larger_than_allowed(folder: Path) -> None:
     assert {len({*ids}) for ids in drawn} == {CHUNKS}
 
 
-def with_branches(url: str) -> Any:
+def with_branches(url: str, **of_last: Any) -> Any:
     rows = [
         chunk("data", "k", None, "ok", file=url, id=1, start=T, stop=T + 4, request_seconds=3.0),
         chunk("data", "k", None, "ok", file=url, id=2, start=T + 2, stop=T + 5, request_seconds=2.0),
         chunk("data", "k", None, "ok", file=url, id=3, start=T + 100, stop=T + 105, request_seconds=1.0),
     ]
     rows = [row | reading(900, 100 * row["id"], 200, 2000) | entries(0, row["id"]) for row in rows]
+    rows[-1] |= of_last
     reads = table_of_rows(BRANCH_READ_COLUMNS, [branch_read(number, "x", 0, [100]) for number in (1, 2, 3)])
     return with_chunks(*rows, branch_reads=reads)
 
@@ -209,6 +207,8 @@ def with_branches(url: str) -> Any:
 def test_the_rate_of_the_run_is_that_while_chunks_were_processed() -> None:
     # 100 + 200 + 300 bytes and 3 + 2 + 1 s of requests in 5 + 5 s
     assert of_run(with_branches("root://eos:1094//a.root")) == {"eos": (60.0, 0.6)}
+    # what is not known is no zero: 100 + 200 bytes and 3 + 2 s in 5 s
+    assert of_run(with_branches("root://eos:1094//a.root", bytes_payload=None)) == {"eos": (60.0, 1.0)}
 
 
 def test_secrets_in_urls_are_not_known_any_more() -> None:

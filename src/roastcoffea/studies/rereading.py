@@ -155,9 +155,9 @@ def sampled(run: Run, most_bytes: float) -> pd.DataFrame:
 
 def of_run(run: Run) -> dict[str, tuple[float, float | None]]:
     """Rate of the run (baskets alone) and mean number of simultaneous requests for each server, while at least one of
-    its chunks was processed."""
+    its chunks was processed. Chunks whose bytes are unknown are left out."""
     found = {}
-    for server, own in _chunks(run).groupby("server"):
+    for server, own in _chunks(run).dropna(subset=["bytes_payload"]).groupby("server"):
         window = union_length(own["start"].to_numpy(), own["stop"].to_numpy())
         size, requests = float(own["bytes_payload"].sum()), float(own["request_seconds"].sum(skipna=False))
         found[str(server)] = (size / window, None if np.isnan(requests) else requests / window)
