@@ -33,7 +33,7 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 38_280,
-    "studies": 41_880,
+    "studies": 41_890,
     "diagnosis": 31_810,
     "instrument": 27_000,
     "report": 24_510,

@@ -374,7 +374,7 @@ def _rates(
     errors, left, rates = list[str](), list[tuple[str, Ranges]](), list[Rate]()
     for ((file, _), _), found in zip(files, _answers(located), strict=True):
         if isinstance(found, str):
-            errors.append(f"{found} ({file})")
+            errors.append(found if file in found else f"{found} ({file})")
         else:
             left += [(file, each) for each in found if any(each)]
     random.SystemRandom().shuffle(left)
