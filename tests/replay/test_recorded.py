@@ -13,7 +13,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
-from roastcoffea.replay.stages import Recorded, recorded_run
+from roastcoffea.replay.stages import Recorded, beside_tasks, recorded_run
 
 EIGHT = [plan(1.0)] * 8
 
@@ -47,6 +47,16 @@ def test_cluster_and_work() -> None:
     assert found.cluster(5, 3, same_host=False).hosts == [(2, 6.0), (2, 6.0), (1, 3.0)]
     assert found.cluster(5, 3, same_host=True).hosts == [(5, 6.0)]
     assert found.doubts == ()
+
+
+@pytest.mark.parametrize(("client", "beside"), [("node", 2.5), ("elsewhere", 1.5)])
+def test_cpu_time_beside_tasks(client: str, beside: float) -> None:
+    run = made_run(EIGHT, 2)
+    run = replace(run, environment=replace(run.environment, client_host=client))
+    assert {host.name for host in run.environment.hosts} == {"node"}
+    names = ("worker_cpu_time_seconds", "total_cpu_time", "tasks_cpu_time_seconds", "scheduler_process_cpu_seconds")
+    assert beside_tasks(run, dict(zip(names, (9.5, 7.0, 8.0, 1.0), strict=True))) == pytest.approx(beside)
+    assert beside_tasks(run, {"total_cpu_time": 7.0}) == 0.0
 
 
 def test_each_runner_call_is_a_stage() -> None:

@@ -282,7 +282,8 @@ def blamed(
     confounded: dict[Named, list[Named]] = {}
     for _ in range(8):
         rest = _centred(values - total(effects, groups), dataset)
-        candidates = _candidates(rest, groups, noise, tests, parts)
+        beside = {kind: estimated(rest, group, noise, tests) for kind, group in groups.items()}
+        candidates = {kind: _candidates(rest, kind, groups[kind], beside[kind], parts) for kind in groups}
         # if two levels explain the same amount, blame the kind that comes first in KINDS
         scores = {
             kind: (1 - 1e-6 * KINDS.index(kind)) * _explained(rest, groups[kind], found)
@@ -296,7 +297,8 @@ def blamed(
             effects[kind] = np.where(found, effects[kind] + candidates[kind].effect, effects[kind])
             for level in np.flatnonzero(found & (rivals[kind] >= AS_GOOD * scores[kind])):
                 confounded[kind, int(level)] = _as_good(kind, int(level), scores, groups)
-    beside = _joint_estimates(values, groups, dataset, partial(estimated, noise=noise, tests=tests), effects)
+    if any(found.any() for found in effects.values()):
+        beside = _joint_estimates(values, groups, dataset, partial(estimated, noise=noise, tests=tests), effects)
     still = {named: rest for named, rest in confounded.items() if effects[named[0]][named[1]] > 0}
     return Blame(effects, beside, still)
 
@@ -318,18 +320,12 @@ def _eligible(kind: str, group: Levels) -> Flags:
     return group.sizes >= (1 if single else 2)
 
 
-def _candidates(
-    rest: Numbers, groups: Mapping[str, Levels], noise: Noise, tests: int, parts: Mapping[str, Parts]
-) -> dict[str, Estimates]:
+def _candidates(rest: Numbers, kind: str, group: Levels, estimates: Estimates, parts: Mapping[str, Parts]) -> Estimates:
     """Estimates in which the effects of inconspicuous levels are set to zero."""
-    found = {}
-    for kind, group in groups.items():
-        estimates = estimated(rest, group, noise, tests)
-        slow = (estimates.low > LEAST) & _eligible(kind, group) & (np.count_nonzero(group.sizes) > 1)
-        if kind in parts:
-            slow &= _slow_as_a_whole(rest, parts[kind], estimates)
-        found[kind] = estimates._replace(effect=np.where(slow, estimates.effect, 0.0))
-    return found
+    slow = (estimates.low > LEAST) & _eligible(kind, group) & (np.count_nonzero(group.sizes) > 1)
+    if kind in parts:
+        slow &= _slow_as_a_whole(rest, parts[kind], estimates)
+    return estimates._replace(effect=np.where(slow, estimates.effect, 0.0))
 
 
 def _slow_as_a_whole(rest: Numbers, parts: Parts, estimates: Estimates) -> Flags:

@@ -17,6 +17,7 @@ from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import (
     FAILED,
     aggregated,
+    among,
     joined,
     lost_calls,
     of_finished_calls,
@@ -71,8 +72,8 @@ RANGE: Final = ("entry_start", "entry_stop")
 def failed_work(run: Run, chunks: Table, counted_chunks: Table, lifetimes: Table | None = None) -> Table:
     # copying only these columns is cheaper than copying whole rows
     own = ("dataset", "file", *RANGE, "worker", "start", "error", "key", "run_id", "attempt", "outcome", "wall_seconds")
-    used = pc.is_in(chunks["id"], value_set=counted_chunks["id"].combine_chunks())
-    rows = chunks.select([*own, "bytes_requested"]).filter(pc.invert(used)).to_pylist()
+    used = among(chunks, counted_chunks)
+    rows = chunks.select([*own, "bytes_requested"]).filter(pa.array(~used)).to_pylist()
     for row in rows:
         row |= {"kind": PROCESSOR, "reason": row["outcome"] if row["outcome"] in FAILED else REPEATED}
     failed = rows_in(run.preprocessing and with_outcome(run.preprocessing, (ERROR,)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
@@ -346,6 +346,8 @@ class Known(NamedTuple):
     """Chunk attempts whose results were used (None if not yet determined)."""
     stragglers: pa.Table | str = "not determined"
     ledger: TimeLedger | None = None
+    beside: float = 0.0
+    """CPU time that worker processes and a scheduler on the same host used outside of tasks, in seconds."""
 
 
 def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
@@ -356,8 +358,25 @@ def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
     NotMeasuredError
         If data needed for the replay are missing. The message says which.
     """
-    known = Known(metrics.get("avg_workers") or 0.0, None, metrics.tables["stragglers"], metrics.get("time_ledger"))
+    known = Known(
+        metrics.get("avg_workers") or 0.0,
+        None,
+        metrics.tables["stragglers"],
+        metrics.get("time_ledger"),
+        beside_tasks(run, metrics),
+    )
     return recorded_with(run, known, name)
+
+
+def beside_tasks(run: Run, metrics: Mapping[str, Any]) -> float:
+    """CPU time that workers, and a scheduler on the same host, used outside of tasks; 0 if it was not measured."""
+    whole, *tasks = map(metrics.get, ("worker_cpu_time_seconds", "total_cpu_time", "tasks_cpu_time_seconds"))
+    workers = 0.0 if whole is None else max(whole - max(each or 0.0 for each in tasks), 0.0)
+    return workers + (metrics.get("scheduler_process_cpu_seconds") or 0.0) * _is_scheduler_here(run)
+
+
+def _is_scheduler_here(run: Run) -> bool:
+    return run.environment.client_host in {host.name for host in run.environment.hosts}
 
 
 def recorded_with(run: Run, known: Known, name: str, *, as_it_was: bool = False) -> Recorded:
@@ -395,7 +414,8 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
-    costs = costs_of(rows_where(tasks, tasks["start"].is_valid()))
+    started = rows_where(tasks, tasks["start"].is_valid())
+    costs = costs_of(started)._replace(beside=known.beside / max(len(started), 1))
     stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
@@ -411,7 +431,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
         threads=int(median(lifetimes["threads"].to_pylist())),
         hosts=max(len(lifetimes["host"].unique()), 1),
         cores=only(host.cores for host in run.environment.hosts),
-        scheduler_here=run.environment.client_host in {host.name for host in run.environment.hosts},
+        scheduler_here=_is_scheduler_here(run),
         chunksize=size if isinstance(size, int) else None,
         events=int(pc.sum(chunks["events"], min_count=0).as_py()),
         core_wait=_core_wait(chunks),

@@ -41,8 +41,12 @@ def _draw_lost(ax: Axes, points: Sequence[Point], explanation: Limits, counted: 
     layers += [workers * np.array(cause.shares) for cause in large]
     rest = np.maximum(workers - np.sum(layers, axis=0), 0.0)
     names = [USEFUL, *(cause.name for cause in large), "all others"]
-    colours = [LIGHT.of(COMPUTING), *(LIGHT.of(FAMILIES[cause.name]) for cause in large), LIGHT.quiet]
-    ax.stackplot(workers, *layers, rest, labels=names, colors=colours, edgecolor=LIGHT.ground)
+    families = [COMPUTING, *(FAMILIES[cause.name] for cause in large)]
+    colours = [*map(LIGHT.of, families), LIGHT.quiet]
+    drawn = ax.stackplot(workers, *layers, rest, labels=names, colors=colours, edgecolor=LIGHT.ground)
+    for place, family in enumerate(families):
+        if family in families[:place]:
+            drawn[place].set_hatch("//")
     if explanation.main is not None:
         ax.vlines(explanation.main.turning.value, 0, workers[-1], LIGHT.ink, "--", linewidth=1)
     ax.set(title="Speed-up and losses", xlabel=counted, ylabel=counted)
