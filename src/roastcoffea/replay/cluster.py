@@ -31,8 +31,8 @@ class Costs(NamedTuple):
     starts on a free thread. `steal` is the time an idle worker takes to steal a task (Dask rebalances every 0.1 s).
     `scheduler` is the scheduler's CPU time per task. In each process, the first task starts `cold_wait` seconds later
     and uses `cold_before` seconds more CPU time. `beside` is the CPU time per task that processes on the host use
-    outside of tasks. `crowded` is not a time: it is the relative increase in CPU time each time the number of jobs on a core
-    doubles.
+    outside of tasks. `crowded` is not a time: it is the relative increase in CPU time each time the number of jobs on a
+    core doubles.
     """
 
     gap: float = 0.0
