@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from textwrap import fill
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -187,6 +188,10 @@ single class for all waiting.
 """
 
 
+Rows = npt.NDArray[np.int32]
+Small = npt.NDArray[np.int16]
+
+
 class Stream(NamedTuple):
     """Attempts with their times.
 
@@ -195,13 +200,13 @@ class Stream(NamedTuple):
     chunk's time spent in FOR_CPU, in quarters rounded down.
     """
 
-    lane: Integers
-    kind: Integers
+    lane: Rows
+    kind: Small
     start: Numbers
     stop: Numbers
-    task: Integers
-    chunk: Integers
-    pale: Integers
+    task: Rows
+    chunk: Rows
+    pale: Small
     lanes: list[str]
     """Worker of each lane. All lanes of a worker are adjacent."""
 
@@ -242,8 +247,19 @@ def stream_of(tasks: pa.Table | None, chunks: pa.Table | None, names: Mapping[st
     lane, lanes = _lanes(known, start, stop, names or {})
     task, workers = timed if tasks is not None else np.full(len(timed), -1), len(known["worker"].unique())
     pale = np.where(chunk >= 0, _paleness(chunks)[chunk], 0) if chunks else 0 * chunk
-    moments = start, np.maximum(start, stop)
-    return Stream(lane, kind[timed], *moments, task, chunk[timed], pale[timed], lanes, workers)
+    # a run may have a million tasks
+    rows, small = (partial(np.asarray, dtype=kind) for kind in (np.int32, np.int16))
+    return Stream(
+        lane=rows(lane),
+        kind=small(kind[timed]),
+        start=start,
+        stop=np.maximum(start, stop),
+        task=rows(task),
+        chunk=rows(chunk[timed]),
+        pale=small(pale[timed]),
+        lanes=lanes,
+        workers=workers,
+    )
 
 
 def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
