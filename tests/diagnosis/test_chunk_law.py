@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from roastcoffea.diagnosis.slowness import predicted, typical_seconds
+from roastcoffea.metrics.statistics import Groups
 
 
 def traits_of(events: np.ndarray) -> np.ndarray:
@@ -35,6 +36,6 @@ def test_each_dataset_has_its_law_and_small_ones_share_one() -> None:
     dataset = np.array([0] * 50 + [1] * 50 + [2] * 4)
     events = np.linspace(100, 200, 104)
     seconds = np.choose(dataset, [1.0, 3.0, 1.0]) * 0.01 * events
-    found = typical_seconds(dataset, traits_of(events), seconds, np.ones(104, bool))
+    found = typical_seconds(Groups(dataset, 3), traits_of(events), seconds, np.ones(104, bool))
     assert found[:100] == pytest.approx(seconds[:100], rel=0.01)
     assert np.ptp(found[100:] / events[100:]) == pytest.approx(0, abs=0.01)

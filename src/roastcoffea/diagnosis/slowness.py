@@ -390,9 +390,8 @@ FEWEST_TO_FIT: Final = 8
 SMALLEST: Final = 1e-9
 
 
-def typical_seconds(dataset: Integers, traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
+def typical_seconds(groups: Groups, traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
     """Predict durations from chunk traits (rows), using the dataset's law or, for small datasets, a shared law."""
-    groups = Groups(dataset, int(dataset.max(initial=-1)) + 1)
     few = (groups.sizes > 0) & (groups.sizes < FEWEST_TO_FIT)
     typical = predicted(traits, seconds, usual) if few.any() else np.empty(len(seconds))
     for rows in np.split(groups.order, np.cumsum(groups.sizes)[:-1]):
@@ -581,11 +580,12 @@ def _fitted(chunks: _Coded) -> _Fitted:
     parts = {kind: Parts(chunks.counted(levels), whole) for kind, (levels, whole) in chunks.parts.items()}
     effect = slow = np.zeros(len(chunks.seconds))
     usual, datasets = ~chunks.first, chunks.levels[DATASET]
+    of_datasets = Groups(datasets.codes, len(datasets.sizes))
     for _ in range(2):
         plain = chunks.seconds / np.exp(effect)
-        typical = typical_seconds(datasets.codes, chunks.traits, plain, usual)
+        typical = typical_seconds(of_datasets, chunks.traits, plain, usual)
         # exclude stragglers: a straggler with rare traits would dominate the law that predicts its duration
-        typical = typical_seconds(datasets.codes, chunks.traits, plain, usual & (plain <= USUAL * typical))
+        typical = typical_seconds(of_datasets, chunks.traits, plain, usual & (plain <= USUAL * typical))
         values = np.log(chunks.seconds / typical)
         first = _first_effect(values - slow, chunks.first) * chunks.first
         blame = blamed((values - first)[chunks.counts], groups, chunks.counted(datasets), parts)

@@ -32,7 +32,8 @@ def moments(table: Table, name: str) -> Numbers:
 
 
 def _numbers(column: pa.ChunkedArray, unknown: float) -> Numbers:
-    return np.array(pc.fill_null(pc.cast(column, pa.float64()), unknown).to_numpy(), np.float64)
+    found = pc.cast(column, pa.float64())
+    return np.array((pc.fill_null(found, unknown) if found.null_count else found).to_numpy(), np.float64)
 
 
 def integers(column: pa.ChunkedArray, unknown: int = 0) -> Integers:
