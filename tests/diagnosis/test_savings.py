@@ -45,6 +45,21 @@ def test_a_slow_worker_taken_out_gives_the_list_schedule() -> None:
     assert not found.at_most
 
 
+def test_other_possible_removals_extend_the_interval() -> None:
+    """Chunks 14 times as long as others, or 12 to 16 times: with 12 each still takes 14 / 12 s without the cause."""
+    run = made_run([plan(slow(place)) for place in range(40)], 2)
+    likely, shorter, longer = (
+        without_excess(np.array([1.0 if slow(place) == 1 else 1 / factor for place in range(40)]), [None] * 40)
+        for factor in (14, 12, 16)
+    )
+    savings = savings_of(run)
+    alone, both = (savings.of(Taken(likely, others=others)) for others in ((), (shorter, longer)))
+    assert (alone.seconds, alone.high) == (both.seconds, pytest.approx(both.high, rel=0.02))
+    less = savings.of(Taken(shorter)).seconds
+    error = np.hypot(alone.seconds - alone.low, alone.seconds - less)
+    assert both.low == pytest.approx(alone.seconds - error)
+
+
 MIXED = [plan(1.0, 2.0, open_cpu=0.25, open_wait=0.25, read=1.0, file=file) for file in ("a", "b") for _ in range(16)]
 
 

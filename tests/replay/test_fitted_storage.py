@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_runs import chunks_of, laboratory
+from made_runs import FREE, chunks_of, laboratory, on
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.replay.cluster import Load, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
     Activity,
@@ -65,6 +66,39 @@ def test_stretch_of_two_chunks_that_read_half_of_the_time() -> None:
     """
     for others in ({"cpu": 1.0}, {"cpu": 0.25, "core_wait": 0.75}):
         assert readers(np.ones(2), [2, 2], **others).stretch(1.0).tolist() == pytest.approx([2**0.5] * 2)
+
+
+def test_active_chunks_of_some_rows() -> None:
+    times = pa.table({"start": [100.0, 102.0, 104.0], "stop": [108.0, 104.0, 108.0]})
+    chunks, every = pa.table({"bytes_requested": [10, 20, 0], "events": [1, 2, 3]}), np.ones(3, np.bool_)
+    found = activity_of(chunks, times, np.arange(3.0), every, np.array([0, 2]))
+    whole = activity_of(chunks, times, np.arange(3.0), every)
+    assert all(np.array_equal(one, other[[0, 2]]) for one, other in zip(found, whole, strict=True))
+
+
+def test_two_readers_of_one_stream_that_becomes_twice_as_fast() -> None:
+    """With d of reading alone for 1 s of computing 0, 1 and 2 chunks read with chances as 1, 2 d and 2 d^2.
+
+    With d = 1, 1.2 read and 0.8 compute: 1.5 s of reading for 1 s of computing. With d = 0.5 it is 0.8 and 1.2.
+    """
+    found = readers(1.5 * np.ones(2), [2, 2], cpu=1.0)
+    assert found.shortened(1.0, 2.0) == pytest.approx((0.8 / 1.2) / 1.5)
+    assert found.shortened(ALL, 2.0) == 0.5
+
+
+@pytest.mark.parametrize(("streams", "demand"), [(1.0, 0.3), (1.5, 1.0), (3.0, 2.0)])
+def test_faster_storage_against_a_simulation(streams: float, demand: float) -> None:
+    """Four threads that wait for 1 s and read for some time, both by chance, in 4000 chunks."""
+    random, cluster = np.random.default_rng(5), on(4, streams=streams)
+    read, wait, none = demand * random.exponential(size=4000), random.exponential(size=4000), np.zeros(4000)
+
+    def reading_in(read: Numbers) -> float:
+        load = Load(before=none, read=read, wait=wait, after=none)
+        return float((replayed(load, cluster, FREE, turns=1).busy - wait.sum()) / 4000)
+
+    before, after = reading_in(read), reading_in(read / 2)
+    found = readers(np.full(10, before), [4] * 10, cpu=1.0)
+    assert found.shortened(streams, 2.0) == pytest.approx(after / before, rel=0.05)
 
 
 @pytest.mark.parametrize("streams", [1.0, 1.5, 2.5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,8 +17,9 @@ from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
-from roastcoffea.replay.changes import UNCHANGED, Chunks, Scenario, ratio, with_computing
+from roastcoffea.replay.changes import UNCHANGED, Chunks, Scenario, faster_storage, ratio, with_computing
 from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed
+from roastcoffea.replay.fitted_storage import on_faster_storage
 from roastcoffea.replay.stages import Known, Recorded, Stage, recorded_with
 from roastcoffea.units import FRACTION
 
@@ -156,6 +157,9 @@ class Taken:
         Whether the saving is an upper bound, because real remedies remove less.
     known
         The saving, if already known.
+    others
+        Removals that are possible as well, such as those of a slow host's shortest and longest likely delay. Their
+        savings extend the interval.
     """
 
     removal: Removal | None = None
@@ -165,6 +169,7 @@ class Taken:
     last: bool = False
     at_most: bool = False
     known: Saving | None = None
+    others: tuple[Removal, ...] = ()
 
     @property
     def freed(self) -> float:
@@ -287,8 +292,8 @@ class Savings:
     def _elapsed(self) -> float:
         return elapsed_seconds(self.run)
 
-    def changed(self, removal: Removal, *, at_most: bool = False) -> Saving:
-        """Estimate the wall time that a change to the run would save.
+    def changed(self, removal: Removal, others: Sequence[Removal] = (), *, at_most: bool = False) -> Saving:
+        """Estimate the wall time that a change to the run would save. `others` are possible as well.
 
         Raises
         ------
@@ -300,7 +305,9 @@ class Savings:
         saved, chance = self.replay.saved(removal)
         # combine the replay's error with two standard deviations between replays
         error, seconds = float(np.hypot(self.replay.error * self.replay.measured, 2 * chance)), max(saved, 0.0)
-        return Saving(seconds, max(saved - error, 0.0), min(seconds + error, self._elapsed), at_most)
+        beyond = [0.0, *(self.replay.saved(other)[0] - saved for other in others)]
+        low, high = saved - np.hypot(error, min(beyond)), seconds + np.hypot(error, max(beyond))
+        return Saving(seconds, max(float(low), 0.0), min(float(high), self._elapsed), at_most)
 
     def of(self, taken: Taken) -> Saving:
         """Estimate a removal's saving by replay or, if that is not possible, from its share of thread time."""
@@ -309,7 +316,15 @@ class Savings:
         if taken.removal is None or isinstance(self.replay, str):
             seconds = min(self._wall(taken.freed), self._elapsed)
             return Saving(seconds, 0.0, seconds, at_most=True)
-        return self.changed(taken.removal, at_most=taken.at_most)
+        return self.changed(taken.removal, taken.others, at_most=taken.at_most)
+
+    def faster_storage(self, times: float) -> Taken:
+        """Make storage `times` as fast. The interval covers storage that chunks share and storage that they do not."""
+        alone, counted = faster_storage(times), self.counted
+        if counted is None:
+            return Taken(Removal(alone))
+        shared = partial(on_faster_storage, counted=counted, times=times)
+        return Taken(Removal(alone), others=(Removal(replace(alone, chunks=shared)),))
 
     def together(self, every: Iterable[Taken]) -> float:
         ordered = sorted(every, key=lambda taken: taken.last)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import scipy
 
 from roastcoffea.metrics.statistics import OF_90_PERCENT, Flags, Integers, Numbers, amounts, moments
-from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, ratio
+from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, faster_storage, ratio
 
 FEWEST: Final = 4
 """Minimum number of chunks in each block of a run."""
@@ -42,15 +42,20 @@ class Activity(NamedTuple):
     doublings: Numbers
 
 
-def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers, reads: Flags) -> Activity:
-    """Compute the load from the tasks. Chunks loaded from checkpoints are excluded, because they do not read."""
+def activity_of(
+    chunks: pa.Table, tasks: pa.Table, doublings: Numbers, reads: Flags, rows: Integers | slice = slice(None)
+) -> Activity:
+    """Compute the load from the tasks. Chunks loaded from checkpoints are excluded, because they do not read.
+
+    The result is for `rows` only; by default, for all of them.
+    """
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
     stop = np.where(np.isnan(stop), start, stop)
     # sample each task at four points
-    at = start[:, None] + (stop - start)[:, None] * np.array([0.125, 0.375, 0.625, 0.875])
+    at = start[rows, None] + (stop - start)[rows, None] * np.array([0.125, 0.375, 0.625, 0.875])
     begun, ended = (np.searchsorted(np.sort(some[reads]), at, side="right") for some in (start, stop))
     amount = amounts(chunks, "events" if chunks["bytes_requested"].null_count else "bytes_requested")
-    return Activity(stop - start, np.maximum(amount, 1.0), np.maximum(begun - ended, 1), doublings)
+    return Activity((stop - start)[rows], np.maximum(amount[rows], 1.0), np.maximum(begun - ended, 1), doublings[rows])
 
 
 def reading_seconds(chunks: Chunks) -> Numbers:
@@ -114,6 +119,18 @@ class Readers:
         """Replace each chunk's read time with the time it would take if no other chunk were reading."""
         rate, parts = 1 / self.stretch(streams), self.chunks.parts
         return self.chunks.with_parts(open_wait=parts.open_wait * rate, read=parts.read * rate)
+
+    def shortened(self, streams: float, times: float) -> float:
+        """Compute the factor by which reading takes less time on storage that is `times` as fast.
+
+        If chunks share the storage, fewer of them then read at the same time, so reading takes less than 1 / `times`.
+        """
+        if streams == ALL:
+            return 1 / times
+        (numbers, shares), demand = self._numbers, self._demand(streams)
+        before, after = (shares @ _readers(numbers, streams, each)[0] for each in (demand, demand / times))
+        whole = shares @ numbers
+        return float(after / (whole - after) / (before / (whole - before)))
 
     def blocks(self) -> list[Integers]:
         rows = self._rows
@@ -219,6 +236,24 @@ def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) 
     if activity is None or streams == ALL or not reading_seconds(chunks).any():
         return chunks
     return Readers(chunks, activity).alone(streams)
+
+
+MOST_FITTED: Final = 5000
+"""Maximum number of chunks to which `on_faster_storage` fits the storage."""
+
+
+def on_faster_storage(chunks: Chunks, counted: pa.Table, times: float) -> Chunks:
+    """Make storage `times` as fast, if the chunks share it as the run's read times suggest.
+
+    `counted` is the table of counted chunks.
+    """
+    own = np.flatnonzero(chunks.row >= 0)
+    table = counted.select(["start", "stop", "events", "bytes_requested"]).take(pa.array(chunks.row[own]))
+    rows = np.linspace(0, len(own) - 1, min(len(own), MOST_FITTED)).astype(np.int64)
+    reads = reading_seconds(chunks)[own] > 0
+    readers = Readers(chunks.take(own[rows]), activity_of(table, table, np.zeros(len(own)), reads, rows))
+    factor = readers.shortened(storage_of([readers]).streams, times)
+    return faster_storage(1 / factor).chunks(chunks)
 
 
 RUN_SCATTER: Final = 0.02

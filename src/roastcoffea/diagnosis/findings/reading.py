@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.evidence import CORE_WAIT_OUTSIDE, NAMED, Evidence, by_part, largest_first, most_of, names_of
 from roastcoffea.diagnosis.finding import Culprit, Finding, Page, finding
 from roastcoffea.diagnosis.findings.computing import with_waits
-from roastcoffea.diagnosis.savings import Removal, Taken, of_chunks, without_cpu, without_parts
+from roastcoffea.diagnosis.savings import Taken, of_chunks, without_cpu, without_parts
 from roastcoffea.generations import READS_ON
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
@@ -24,7 +25,7 @@ from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, XCACHE, with_endpoints
 from roastcoffea.metrics.statistics import amounts
 from roastcoffea.records.arrow import rows_in
 from roastcoffea.records.run import OF_TASKS
-from roastcoffea.replay.changes import STORAGE_FACTOR, faster_storage, with_computing
+from roastcoffea.replay.changes import STORAGE_FACTOR, with_computing
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number, rough
 
 HALF: Final = 0.5
@@ -84,13 +85,14 @@ def storage(evidence: Evidence) -> Finding | None:
     elif evidence.layout.more:
         advice = f"{advice}, or run 2 threads per core, so that one computes while the other waits"
         remedy = evidence.workers_line if found and not evidence.local else None
+    faster = evidence.savings.faster_storage(STORAGE_FACTOR)
     return Finding(
         what=what,
         advice=f"{advice.removesuffix('.')}.",
         culprits=tuple(found),
         remedy=remedy,
         rows=rows,
-        taken=(why and why.taken) or Taken(Removal(faster_storage(STORAGE_FACTOR)), waited * (1 - 1 / STORAGE_FACTOR)),
+        taken=(why and why.taken) or replace(faster, seconds=waited * (1 - 1 / STORAGE_FACTOR)),
         outranks=why is not None and why.far,
     )
 

@@ -69,14 +69,18 @@ def _slow(  # noqa: PLR0917
     known."""
     if not found:
         return None
-    kind, slow, phases = found[0].kind, {one.name: one for one in found}, list[str | None]()
+    kind, slow = found[0].kind, {one.name: one for one in found}
+    phases, others = list[str | None](), list[Numbers]()
     if evidence.counted is not None:
         chunks = with_endpoints(evidence.counted) if kind == ENDPOINT else evidence.counted
         names = chunks[WORKER if kind == HOST else kind].to_pylist()
         if kind == HOST:
             names = [evidence.hosts.get(worker) for worker in names]
         if factors is None:
-            factors = np.array([1 / slow[name].factor if name in slow else 1.0 for name in names])
+            order = {name: place for place, name in enumerate(slow)}
+            of_chunks = np.array([order.get(name, -1) for name in names])
+            likely = [(one.factor, *one.interval) for one in found]
+            factors, *others = 1 / np.array([*likely, (1.0, 1.0, 1.0)]).T[:, of_chunks]
         phases = [_phase(slow[name]) or None if name in slow else None for name in names]
     inside = Counter[str]()
     for one in found:
@@ -89,7 +93,11 @@ def _slow(  # noqa: PLR0917
         culprits=tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found),
         remedy=remedy,
         rows={f"{kind} {one.name}": one.seconds for one in found},
-        taken=Taken(None if factors is None else without_excess(factors, phases), inside=inside),
+        taken=Taken(
+            None if factors is None else without_excess(factors, phases),
+            inside=inside,
+            others=tuple(without_excess(each, phases) for each in others),
+        ),
     )
 
 
