@@ -270,15 +270,17 @@ class Predictor:
     def error(self) -> float:
         """Relative error of predictions in either direction.
 
-        The error is the largest of three values: 10 %, the largest error of any check, and the spread of the repeats
-        combined with the replay's residual.
+        The error is the largest of three values: 7 % (10 % without repeats), the largest error of any check, and the
+        spread of the repeats combined with the replay's residual.
         """
-        seconds, chance = [run.seconds for run in self.repeats], 0.0
-        if len(seconds) > 1:  # half-width of the 90 % prediction interval for another run
+        seconds, chance, least = [run.seconds for run in self.repeats], 0.0, 0.1
+        if len(seconds) > 1:
+            least = 0.07
+            # half-width of the 90 % prediction interval for another run
             times = float(students_t.ppf(0.95, len(seconds) - 1))
             chance = times * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
         misfit = exp(abs(log(self._calibration))) - 1
-        return max([0.1, hypot(chance, misfit), *(check.off for check in self.checks)])
+        return max([least, hypot(chance, misfit), *(check.off for check in self.checks)])
 
     @cached_property
     def _calibration(self) -> float:
