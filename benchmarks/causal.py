@@ -186,7 +186,7 @@ class Plant(NamedTuple):
 
     @property
     def close(self) -> bool:
-        return abs(self.replayed / self.slope - 1) <= CLOSE
+        return abs(self.replayed - self.slope) <= CLOSE * abs(self.slope)
 
     @property
     def sign_right(self) -> bool:
@@ -223,7 +223,7 @@ def print_plants(plants: Sequence[Plant]) -> bool:
     rows: list[tuple[str | Amount, ...]] = []
     for one in plants:
         slopes = [Amount(value, text=f"{value:.2f}") for value in one[2:6]]
-        apart = Amount(one.replayed / one.slope - 1, text=f"{one.replayed / one.slope - 1:+.0%}")
+        apart = Amount(one.replayed - one.slope, text=f"{one.replayed / one.slope - 1:+.0%}" if one.slope else "")
         rows.append((one.analysis, one.kind, Amount(one.wall, SECOND), *slopes, apart))
     heads = columns(COUNT, "wall time", "measured", "±", "replay", "±", "apart")
     signs, close = sum(one.sign_right for one in plants), sum(one.close for one in plants)
@@ -248,6 +248,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for all slopes")
     given = parser.parse_args()
+    if given.rounds < 1:
+        parser.error("a plant takes at least one round")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that clusters and the server end as well
     plants: list[Plant] = []
     with tempfile.TemporaryDirectory(prefix="roastcoffea-causal-") as folder:

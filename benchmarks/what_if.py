@@ -139,11 +139,14 @@ class Bench:
 
     def run(self, analysis: str, setup: Setup, repeat: int) -> Measurement:
         """Measurement of one run; one that exists is taken again."""
-        name = f"{analysis}-{setup.workers}x{setup.threads}-{setup.chunksize}-{repeat}"
+        name = f"{self._name(analysis, setup)}-{repeat}"
         if name not in self.made:
             kept = None if self.keep is None else self.keep / name
             self.made[name] = load(kept) if kept is not None and kept.exists() else self._new(analysis, setup, name)
         return self.made[name]
+
+    def _name(self, analysis: str, setup: Setup) -> str:
+        return f"{analysis}-{setup.workers}x{setup.threads}-{setup.chunksize}"
 
     def _new(self, analysis: str, setup: Setup, name: str) -> Measurement:
         with local_client(setup.workers, setup.threads, str(self.scratch)) as client:
@@ -167,6 +170,12 @@ class Bench:
         while (found := _closest(made, repeats))[0] > ALIKE and len(made) < MOST_REPEATS:
             made.append(self.run(analysis, setup, len(made)))
         return [run for run in made if wall(run) in found[1]]
+
+    def spread(self, analysis: str, setup: Setup) -> float:
+        """Relative range of all repeats, also of those that are not used."""
+        start = self._name(analysis, setup)
+        times = [wall(run) for name, run in self.made.items() if name.startswith(f"{start}-")]
+        return (max(times) - min(times)) / median(times)
 
 
 def wall(measurement: Measurement) -> float:
@@ -238,7 +247,7 @@ def case_of(bench: Bench, analysis: str, cell: Cell, repeats: int) -> Case:
         low=one.low,
         high=one.high,
         measured=middle,
-        spread=(max(truth) - min(truth)) / middle,
+        spread=bench.spread(analysis, cell.wanted),
         reason=one.reason,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from benchmarks.page import memory
 from benchmarks.scale.figures import Figure, Timed, Watched, timed, tried, watched
 from benchmarks.scale.scheduler_cost import MEGABYTE, PATIENCE
 from benchmarks.scheduler import BEGINNING, CALL, Load, runner_call
@@ -125,7 +126,7 @@ def of_measurement(folder: Path) -> list[Figure]:
     loading = tried("loading", 3, lambda: load(folder / "run"))
     measurement = load(folder / "run")
     tables = pa.total_allocated_bytes()
-    metrics = measurement.metrics
+    metrics, before = measurement.metrics, memory("VmRSS")
     computing = watched(lambda: [name in metrics for name in metrics.unit if name != "verdict"])
     concluding = watched(lambda: metrics["verdict"])
     ledger, merges = measurement.time_ledger, measurement.merges
@@ -138,7 +139,7 @@ def of_measurement(folder: Path) -> list[Figure]:
         Figure("tables of the run", tables / 1e9, "GB", 0.7),
         Figure("metrics and both ledgers: CPU time", computing.cpu, "s", 6, f"{computing.seconds:.2f} s"),
         Figure("verdict: CPU time", concluding.cpu, "s", 6, f"{concluding.seconds:.2f} s"),
-        Figure("  memory beyond the tables", max(computing.grown, concluding.grown), "GB", 1.5),
+        Figure("  memory beyond the tables", max(computing.peak, concluding.peak) - before, "GB", 1.5),
         summary.figure("first look, when all is computed"),
         page.figure("page", 15),
         Figure("  memory beyond the run", page.grown, "GB", 0.5),

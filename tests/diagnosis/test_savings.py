@@ -13,6 +13,7 @@ from made_runs import made_run, plan, savings_of
 
 from roastcoffea.diagnosis.finding import CAUSES, Finding
 from roastcoffea.diagnosis.savings import Removal, Saving, Taken, without_cpu, without_excess
+from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
 
 EACH = 0.01
@@ -58,6 +59,25 @@ def test_other_possible_removals_extend_the_interval() -> None:
     less = savings.of(Taken(shorter)).seconds
     error = np.hypot(alone.seconds - alone.low, alone.seconds - less)
     assert both.low == pytest.approx(alone.seconds - error)
+
+
+def test_a_slow_workers_saving_covers_the_interval_of_its_factor() -> None:
+    random, free, plans = np.random.default_rng(1), [0.0] * 4, []
+    for _ in range(80):  # each on the worker that is free first; the last worker needs twice as long
+        worker = free.index(min(free))
+        seconds = float(random.normal(1.0, 0.1)) * (1 + (worker == 3))
+        free[worker] += seconds
+        plans.append(plan(seconds))
+    evidence = Measurement(made_run(plans, 4)).metrics.evaluator.value("evidence")
+    (one,) = CAUSES["slow worker"].findings(evidence)
+    (slow,) = evidence.slow or ()
+    taken = taken_by(one)
+    assert len(taken.others) == 2
+    savings = [evidence.savings.of(replace(taken, removal=each, others=())).seconds for each in taken.others]
+    found, alone = evidence.savings.of(taken), evidence.savings.of(replace(taken, others=()))
+    assert slow.interval[0] < slow.factor < slow.interval[1]
+    assert savings[0] < found.seconds < savings[1]
+    assert found.seconds - found.low == pytest.approx(np.hypot(alone.seconds - alone.low, found.seconds - savings[0]))
 
 
 MIXED = [plan(1.0, 2.0, open_cpu=0.25, open_wait=0.25, read=1.0, file=file) for file in ("a", "b") for _ in range(16)]

@@ -47,11 +47,11 @@ def test_few_chunks_are_handed_out_at_once() -> None:
     assert replayed(load, Cluster(threads=1, hosts=[(2, 2.0)]), Costs(steal=20.0)).seconds == pytest.approx(23.0)
 
 
-def test_work_beside_tasks_takes_cores_from_later_ones() -> None:
+def test_work_outside_tasks_takes_cores_from_later_ones() -> None:
     """Half a second of it shares the core with the second chunk for one second, and is not waited for at the end."""
     ones = np.ones(2)
     load = Load(before=ones, wait=0 * ones, after=0 * ones)
-    seconds = [replayed(load, Cluster(threads=1, hosts=[(1, cores)]), Costs(beside=0.5)).seconds for cores in (1, 2)]
+    seconds = [replayed(load, Cluster(threads=1, hosts=[(1, cores)]), Costs(outside=0.5)).seconds for cores in (1, 2)]
     assert seconds == pytest.approx([2.5, 2.0])
 
 

@@ -19,6 +19,7 @@ from roastcoffea.replay.fitted_storage import (
     Readers,
     Storage,
     activity_of,
+    on_faster_storage,
     storage_of,
     with_own_storage,
 )
@@ -84,6 +85,23 @@ def test_two_readers_of_one_stream_that_becomes_twice_as_fast() -> None:
     found = readers(1.5 * np.ones(2), [2, 2], cpu=1.0)
     assert found.shortened(1.0, 2.0) == pytest.approx((0.8 / 1.2) / 1.5)
     assert found.shortened(ALL, 2.0) == 0.5
+
+
+@pytest.mark.parametrize(("together", "expected"), [(2, (0.8 / 1.2) / 1.5), (600, (120 / 480) / (360 / 240))])
+def test_chunks_that_always_read_together_share_one_stream(together: int, expected: float) -> None:
+    """The attempt that failed is not among the counted chunks.
+
+    Of 600 chunks, 360 read and 240 compute. The stream is saturated: if it is twice as fast, twice as many compute.
+    """
+    groups = np.repeat(np.arange(10.0), together)
+    number = len(groups) + 1
+    chunks = chunks_of(1.5 * np.ones(number), 1.0 * np.ones(number))
+    chunks = replace(chunks, row=np.append(np.arange(number - 1), -1))
+    start, size = 2.5 * groups, np.ones(number - 1, np.int64)
+    counted = pa.table({"start": start, "stop": start + 2.5, "events": size, "bytes_requested": size})
+    ratio = on_faster_storage(chunks, counted, 2.0).parts.read / chunks.parts.read
+    assert np.ptp(ratio) == pytest.approx(0.0)
+    assert ratio[0] == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize(("streams", "demand"), [(1.0, 0.3), (1.5, 1.0), (3.0, 2.0)])

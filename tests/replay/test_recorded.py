@@ -13,7 +13,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
-from roastcoffea.replay.stages import Recorded, beside_tasks, recorded_run
+from roastcoffea.replay.stages import Known, Recorded, cpu_outside_tasks, recorded_run, recorded_with
 
 EIGHT = [plan(1.0)] * 8
 
@@ -49,14 +49,43 @@ def test_cluster_and_work() -> None:
     assert found.doubts == ()
 
 
-@pytest.mark.parametrize(("client", "beside"), [("node", 2.5), ("elsewhere", 1.5)])
-def test_cpu_time_beside_tasks(client: str, beside: float) -> None:
-    run = made_run(EIGHT, 2)
-    run = replace(run, environment=replace(run.environment, client_host=client))
-    assert {host.name for host in run.environment.hosts} == {"node"}
-    names = ("worker_cpu_time_seconds", "total_cpu_time", "tasks_cpu_time_seconds", "scheduler_process_cpu_seconds")
-    assert beside_tasks(run, dict(zip(names, (9.5, 7.0, 8.0, 1.0), strict=True))) == pytest.approx(beside)
-    assert beside_tasks(run, {"total_cpu_time": 7.0}) == 0.0
+CPU = {
+    "worker_cpu_time_seconds": 12.0,
+    "total_cpu_time": 8.0,
+    "processor_cpu_time_seconds": 7.0,
+    "overhead_cpu_time_seconds": 1.5,
+    "scheduler_process_cpu_seconds": 1.0,
+}
+
+
+def run_from(client: str, worker: str = "w0") -> Run:
+    run = with_rows(made_run(EIGHT, 2), worker=worker)
+    return replace(run, environment=replace(run.environment, client_host=client))
+
+
+def test_cpu_time_outside_tasks() -> None:
+    """12 s of workers, of which 8 in chunks with their helpers and 1.5 in other tasks, and 1 s of the scheduler."""
+    here, elsewhere = run_from("node"), run_from("elsewhere")
+    assert {host.name for host in here.environment.hosts} == {"node"}
+    assert (cpu_outside_tasks(here, CPU), cpu_outside_tasks(elsewhere, CPU)) == pytest.approx((3.5, 2.5))
+
+
+def test_cpu_time_outside_tasks_that_was_not_measured_is_none() -> None:
+    assert cpu_outside_tasks(run_from("node"), {"total_cpu_time": 7.0}) == 0.0
+    assert cpu_outside_tasks(run_from("elsewhere"), {"worker_cpu_time_seconds": 50.0}) == 0.0
+
+
+def test_a_cluster_in_one_process_has_no_cpu_time_outside_tasks() -> None:
+    """Its scheduler and its workers have the same process."""
+    assert cpu_outside_tasks(run_from("node", "inproc://10.0.0.1/1/1"), CPU) == 0.0
+
+
+def test_cpu_time_outside_tasks_is_shared_by_tasks() -> None:
+    """The scheduler's own 1.1 ms for a task are simulated apart."""
+    here, elsewhere = (
+        recorded_with(run_from(client), Known(2.0, outside_tasks=8.0), "this") for client in ("node", "elsewhere")
+    )
+    assert [run.stages[0].costs.outside for run in (here, elsewhere)] == pytest.approx([1.0 - 1.1e-3, 1.0])
 
 
 def test_each_runner_call_is_a_stage() -> None:

@@ -171,3 +171,11 @@ def test_the_interval_is_wide_where_few_chunks_have_ended() -> None:
     assert few is not None
     assert many is not None
     assert few[1] / few[0] > 2 * many[1] / many[0]
+
+
+def test_the_interval_ends_at_ten_times_the_estimate_and_the_longest_chunk() -> None:
+    """Three chunks of 1 s with a deviation of 3 s: the last of two may take 3 (ln 2 + 1.5) s more."""
+    rates = after(10, NOTHING._replace(chunks=3, chunks_asked=400, threads=(2, 2), wall_seconds=3.0, wall_squares=30.0))
+    assert rates.left is not None
+    assert rates.left_between is not None
+    assert rates.left_between[1] == pytest.approx(rates.left + np.hypot(9 * rates.left, 3 * (np.log(2) + 1.5)))

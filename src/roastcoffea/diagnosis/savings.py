@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact
-from roastcoffea.metrics.facts import elapsed_seconds
+from roastcoffea.metrics.facts import elapsed_seconds, on_clients_clock
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
@@ -158,8 +158,8 @@ class Taken:
     known
         The saving, if already known.
     others
-        Removals that are possible as well, such as those of a slow host's shortest and longest likely delay. Their
-        savings extend the interval.
+        Alternative removals, such as those of a slow host's shortest and longest likely delay. Their savings widen the
+        interval.
     """
 
     removal: Removal | None = None
@@ -293,7 +293,7 @@ class Savings:
         return elapsed_seconds(self.run)
 
     def changed(self, removal: Removal, others: Sequence[Removal] = (), *, at_most: bool = False) -> Saving:
-        """Estimate the wall time that a change to the run would save. `others` are possible as well.
+        """Estimate the wall time that a change to the run would save. The savings of `others` widen the interval.
 
         Raises
         ------
@@ -319,10 +319,11 @@ class Savings:
         return self.changed(taken.removal, taken.others, at_most=taken.at_most)
 
     def faster_storage(self, times: float) -> Taken:
-        """Make storage `times` as fast. The interval covers storage that chunks share and storage that they do not."""
-        alone, counted = faster_storage(times), self.counted
-        if counted is None:
+        """Make storage `times` as fast. The interval also covers storage that chunks share."""
+        alone = faster_storage(times)
+        if self.counted is None:
             return Taken(Removal(alone))
+        counted = on_clients_clock(self.run, self.counted, "start", "stop")
         shared = partial(on_faster_storage, counted=counted, times=times)
         return Taken(Removal(alone), others=(Removal(replace(alone, chunks=shared)),))
 

@@ -155,6 +155,17 @@ def clock_offsets(run: Run) -> dict[str | None, float]:
     return {row["worker"]: row["clock_offset"] or 0.0 for row in rows}
 
 
+def on_clients_clock(run: Run, table: Table, *columns: str) -> Table:
+    """Shift these columns of a table from the workers' clocks to the client's."""
+    offsets = {worker: offset for worker, offset in clock_offsets(run).items() if offset}
+    if offsets:
+        place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
+        ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
+        for name in columns:
+            table = table.set_column(table.column_names.index(name), name, pc.subtract(table[name], ahead))
+    return table
+
+
 for name in ("chunks", "tasks", "samples", "sampling"):
     CATALOGUE.add(Fact(name=name, function=partial(recorded, name=name), inputs=(RUN,)))
 

@@ -280,7 +280,7 @@ def without_dask(*, outputs: bool = False) -> Scenario:
 
     If `outputs` is true, also keep the time spent compressing and fetching large results.
     """
-    scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, steal=0.0))
+    scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, steal=0.0, outside=0.0))
     if outputs:
         return scenario
     return replace(

@@ -30,7 +30,7 @@ class Costs(NamedTuple):
     `gap` is the time between two consecutive tasks on a thread. `latency` is the time from assigning a task until it
     starts on a free thread. `steal` is the time an idle worker takes to steal a task (Dask rebalances every 0.1 s).
     `scheduler` is the scheduler's CPU time per task. In each process, the first task starts `cold_wait` seconds later
-    and uses `cold_before` seconds more CPU time. `beside` is the CPU time per task that processes on the host use
+    and uses `cold_before` seconds more CPU time. `outside` is the CPU time per task that processes on the host use
     outside of tasks. `crowded` is not a time: it is the relative increase in CPU time each time the number of jobs on a
     core doubles.
     """
@@ -41,7 +41,7 @@ class Costs(NamedTuple):
     cold_before: float = 0.0
     cold_wait: float = 0.0
     steal: float = 0.05
-    beside: float = 0.0
+    outside: float = 0.0
     crowded: float = 0.0
 
 
@@ -318,16 +318,16 @@ class _Simulation:
             yield None, self.wait[task] / self.turns
             yield from self._compute(worker, self.after[task] / self.turns)
         self.busy += self.now - began
-        if self.costs.beside:
-            self._go_on(self._beside(worker))
+        if self.costs.outside:
+            self._go_on(self._outside_tasks(worker))
         worker.idle += 1
         self._fill(worker, self.costs.gap)
         self.ended.append((task, worker))
         if len(self.ended) == 1:
             self._go_on(self._schedule())
 
-    def _beside(self, worker: _Worker) -> _Process:
-        yield worker.host, self.costs.beside
+    def _outside_tasks(self, worker: _Worker) -> _Process:
+        yield worker.host, self.costs.outside
 
     def _compute(self, worker: _Worker, seconds: float) -> _Process:
         began = self.now

@@ -121,15 +121,16 @@ class Readers:
         return self.chunks.with_parts(open_wait=parts.open_wait * rate, read=parts.read * rate)
 
     def shortened(self, streams: float, times: float) -> float:
-        """Compute the factor by which reading takes less time on storage that is `times` as fast.
+        """Compute the ratio of the read times on storage that is `times` as fast to the present ones.
 
-        If chunks share the storage, fewer of them then read at the same time, so reading takes less than 1 / `times`.
+        If chunks share the storage, fewer of them then read at the same time, so the ratio is less than 1 / `times`.
         """
         if streams == ALL:
             return 1 / times
         (numbers, shares), demand = self._numbers, self._demand(streams)
         before, after = (shares @ _readers(numbers, streams, each)[0] for each in (demand, demand / times))
         whole = shares @ numbers
+        # read time relative to all other time, which stays the same
         return float(after / (whole - after) / (before / (whole - before)))
 
     def blocks(self) -> list[Integers]:
@@ -238,20 +239,26 @@ def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) 
     return Readers(chunks, activity).alone(streams)
 
 
-MOST_FITTED: Final = 5000
-"""Maximum number of chunks to which `on_faster_storage` fits the storage."""
+MOST_FITTED, MOST_READERS = 5000, 200
+"""Maximum number of chunks, and of readers at the same time, to which `on_faster_storage` fits the storage.
+
+Twice as many readers of twice as many streams find nearly the same share of them reading.
+"""
 
 
 def on_faster_storage(chunks: Chunks, counted: pa.Table, times: float) -> Chunks:
-    """Make storage `times` as fast, if the chunks share it as the run's read times suggest.
+    """Make storage `times` as fast, and let chunks share it as fits their read times best.
 
-    `counted` is the table of counted chunks.
+    `counted` is the table of counted chunks, with times on a common clock.
     """
     own = np.flatnonzero(chunks.row >= 0)
     table = counted.select(["start", "stop", "events", "bytes_requested"]).take(pa.array(chunks.row[own]))
     rows = np.linspace(0, len(own) - 1, min(len(own), MOST_FITTED)).astype(np.int64)
     reads = reading_seconds(chunks)[own] > 0
-    readers = Readers(chunks.take(own[rows]), activity_of(table, table, np.zeros(len(own)), reads, rows))
+    activity = activity_of(table, table, np.zeros(len(own)), reads, rows)
+    larger = max(int(activity.active.max(initial=1)) / MOST_READERS, 1.0)
+    active = np.maximum(np.rint(activity.active / larger), 1).astype(np.int64)
+    readers = Readers(chunks.take(own[rows]), activity._replace(active=active))
     factor = readers.shortened(storage_of([readers]).streams, times)
     return faster_storage(1 / factor).chunks(chunks)
 

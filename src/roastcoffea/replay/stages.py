@@ -346,8 +346,8 @@ class Known(NamedTuple):
     """Chunk attempts whose results were used (None if not yet determined)."""
     stragglers: pa.Table | str = "not determined"
     ledger: TimeLedger | None = None
-    beside: float = 0.0
-    """CPU time that worker processes and a scheduler on the same host used outside of tasks, in seconds."""
+    outside_tasks: float = 0.0
+    """CPU time that worker processes and a scheduler on the same host used outside tasks, in seconds."""
 
 
 def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
@@ -363,15 +363,21 @@ def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
         None,
         metrics.tables["stragglers"],
         metrics.get("time_ledger"),
-        beside_tasks(run, metrics),
+        cpu_outside_tasks(run, metrics),
     )
     return recorded_with(run, known, name)
 
 
-def beside_tasks(run: Run, metrics: Mapping[str, Any]) -> float:
-    """CPU time that workers, and a scheduler on the same host, used outside of tasks; 0 if it was not measured."""
-    whole, *tasks = map(metrics.get, ("worker_cpu_time_seconds", "total_cpu_time", "tasks_cpu_time_seconds"))
-    workers = 0.0 if whole is None else max(whole - max(each or 0.0 for each in tasks), 0.0)
+def cpu_outside_tasks(run: Run, metrics: Mapping[str, Any]) -> float:
+    """CPU time that workers, and a scheduler on the same host, used outside tasks; 0 if it was not measured."""
+    addresses = [] if run.lifetimes is None else run.lifetimes["worker"].to_pylist()
+    if any(address.startswith("inproc:") for address in addresses):
+        return 0.0  # client, scheduler and workers are the same process
+    whole, *tasks = map(metrics.get, ("worker_cpu_time_seconds", "total_cpu_time", "processor_cpu_time_seconds"))
+    known = [each for each in tasks if each is not None]
+    workers = 0.0
+    if whole is not None and known:
+        workers = max(whole - max(known) - (metrics.get("overhead_cpu_time_seconds") or 0.0), 0.0)
     return workers + (metrics.get("scheduler_process_cpu_seconds") or 0.0) * _is_scheduler_here(run)
 
 
@@ -415,7 +421,9 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     if as_it_was:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
     started = rows_where(tasks, tasks["start"].is_valid())
-    costs = costs_of(started)._replace(beside=known.beside / max(len(started), 1))
+    costs = costs_of(started)
+    outside = known.outside_tasks / max(len(started), 1) - costs.scheduler * _is_scheduler_here(run)
+    costs = costs._replace(outside=max(outside, 0.0))
     stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):

@@ -124,7 +124,7 @@ class Rates:
         error = OF_90_PERCENT * math.sqrt(scatter**2 * (1 / done + 1 / (now.chunks_asked - now.chunks)) + waves)
         longest = deviation * (math.log(max(at_once, 1)) + 1.5)
         # at most ten times longer than estimated, while few chunks have finished
-        shorter, longer = left * error / (1 + error), left * error / max(1 - error, 0.1)
+        shorter, longer = left * error / (1 + error), left * (1 / max(1 - error, 0.1) - 1)
         return max(left - math.hypot(shorter, mean), 0.0), left + math.hypot(longer, longest)
 
     def busy(self, *, whole: bool = False) -> dict[str, float]:

@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
+from typing import Final
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -18,6 +19,9 @@ from roastcoffea.sheets.sheet import Heading, Picture, Sheet
 from roastcoffea.studies.scaling_limits import FAMILIES, SHOWN, USEFUL, Law, Limits, Point
 from roastcoffea.visualization.draw import LIGHT, legend, whole_numbers
 from roastcoffea.visualization.registry import own_style
+
+HATCHES: Final = ("", "//", "..", "xx")
+"""Tell limits of one family, which have the same colour, apart."""
 
 
 def scaling_figure(
@@ -45,8 +49,7 @@ def _draw_lost(ax: Axes, points: Sequence[Point], explanation: Limits, counted: 
     colours = [*map(LIGHT.of, families), LIGHT.quiet]
     drawn = ax.stackplot(workers, *layers, rest, labels=names, colors=colours, edgecolor=LIGHT.ground)
     for place, family in enumerate(families):
-        if family in families[:place]:
-            drawn[place].set_hatch("//")
+        drawn[place].set_hatch(HATCHES[min(families[:place].count(family), len(HATCHES) - 1)])
     if explanation.main is not None:
         ax.vlines(explanation.main.turning.value, 0, workers[-1], LIGHT.ink, "--", linewidth=1)
     ax.set(title="Speed-up and losses", xlabel=counted, ylabel=counted)

@@ -16,7 +16,16 @@ from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, joined, natural, recorded, some, with_outcome
+from roastcoffea.metrics.facts import (
+    WITH_RESULT,
+    among,
+    joined,
+    natural,
+    on_clients_clock,
+    recorded,
+    some,
+    with_outcome,
+)
 from roastcoffea.metrics.phases import phases_of
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, axes, measured_values, one_of, places, spread
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
@@ -313,13 +322,3 @@ def compression_factors(computed_chunks: pa.Table) -> tuple[str, Numbers]:
 
 def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
     return attempts.select(["start", "stop"]).append_column("bytes", requested)
-
-
-def on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
-    offsets = {worker: offset for worker, offset in clock_offsets(run).items() if offset}
-    if offsets:
-        place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
-        ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
-        for name in columns:
-            table = _with_column(table, name, pc.subtract(table[name], ahead))
-    return table

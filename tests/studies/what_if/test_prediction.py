@@ -50,6 +50,11 @@ def test_repeats_are_replayed_and_their_median_taken() -> None:
     assert several.of_cluster(AS_RECORDED, 8, 1).seconds == pytest.approx(1.0 + 6.0, rel=0.01)
 
 
+def test_equal_repeats_have_a_smaller_error_than_a_single_run() -> None:
+    alike = predictor(*(made_run(FOUR, 2, name=name) for name in "abc"))
+    assert alike.error == 0.07
+
+
 @pytest.mark.slow
 def test_a_busy_scheduler_is_told() -> None:
     found = what_if(made_run([plan(0.01)] * 600, 2), workers=[4, 40], same_host=True)

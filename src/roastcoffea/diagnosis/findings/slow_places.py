@@ -78,9 +78,9 @@ def _slow(  # noqa: PLR0917
             names = [evidence.hosts.get(worker) for worker in names]
         if factors is None:
             order = {name: place for place, name in enumerate(slow)}
-            of_chunks = np.array([order.get(name, -1) for name in names])
+            place_of = np.array([order.get(name, -1) for name in names], np.int64)
             likely = [(one.factor, *one.interval) for one in found]
-            factors, *others = 1 / np.array([*likely, (1.0, 1.0, 1.0)]).T[:, of_chunks]
+            factors, *others = 1 / np.array([*likely, (1.0, 1.0, 1.0)]).T[:, place_of]
         phases = [_phase(slow[name]) or None if name in slow else None for name in names]
     inside = Counter[str]()
     for one in found:

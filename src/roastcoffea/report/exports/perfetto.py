@@ -25,7 +25,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.facts import clock_offsets
+from roastcoffea.metrics.facts import clock_offsets, on_clients_clock
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.records import workers as task_records
@@ -34,7 +34,6 @@ from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports import Format
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.visualization.inputs import on_clients_clock
 
 Event = dict[str, Any]
 Row = dict[str, Any]
