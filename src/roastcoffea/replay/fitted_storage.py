@@ -191,7 +191,7 @@ def storage_of(runs: Sequence[Readers]) -> Storage:
     rates = _rates(runs)
     misfits = [_misfit(rates, runs, streams) for streams in tried]
     freedom = max(len(rates) - 2, 1)
-    limit = min(misfits) * (1 + scipy.stats.t.ppf(0.95, freedom) ** 2 / freedom) + 1e-12
+    limit = min(misfits) * (1 + scipy.special.stdtrit(freedom, 0.95) ** 2 / freedom) + 1e-12
     possible = [streams for streams, misfit in zip(tried, misfits, strict=True) if misfit <= limit]
     best = tried[int(np.argmin(misfits))] if len(tried) > 1 else ALL
     unsaturated, step = tried[-1] in possible, most ** (1 / max(STEPS - 1, 1))
