@@ -11,7 +11,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import Attempts
-from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES, UNRECORDED, WAIT, with_sum_of_waits
+from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, TIME_CLASSES, TIME_NAMES, UNRECORDED, WAIT, with_sum_of_waits
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
@@ -137,6 +137,18 @@ def test_tasks_beyond_the_threads_are_in_the_residual() -> None:
     ledger = ledger_of(tasks=table_of_rows(TASK_COLUMNS, [*TASKS[:-1], *doubled]))
     assert ledger.beyond == pytest.approx(4.0)
     assert ledger.residual == pytest.approx(-4.0)
+
+
+def test_a_clock_that_is_set_back_during_a_task_makes_no_class_negative() -> None:
+    """All tasks end at once by their clock; their chunks lasted as long as before, which is more than there was."""
+    usual = ledger_of()
+    rows = [row | {"stop": row["start"]} if row["start"] and row["kind"] == "processor" else row for row in TASKS]
+    ledger = ledger_of(tasks=table_of_rows(TASK_COLUMNS, rows))
+    busy = {name: seconds for name, seconds in ledger.items() if name in COLUMNS_OF}
+    assert busy == pytest.approx({name: usual[name] for name in busy})
+    assert min(seconds for name, seconds in ledger.items() if name != "residual") >= 0.0
+    assert sum(ledger.values()) == pytest.approx(ledger.total)
+    assert any(reason.endswith("of thread time are unaccounted for") for reason in ledger.certificate.reasons)
 
 
 def test_a_large_residual_is_a_reason() -> None:

@@ -298,6 +298,9 @@ def _split(
     def sums(values: Numbers | Flags) -> Numbers:
         return np.asarray(np.bincount(own, values[some], number + 1)[task] if values.any() else np.zeros(len(task)))
 
+    # if a clock was set back during a task, its chunk may have taken longer than the difference of its times
+    whole = np.isnan(moments(tasks, "seceded"))
+    duration = np.where(whole, np.maximum(duration, sums(amounts(chunks, "wall_seconds"))), duration)
     of_chunks = _phase_seconds(records, used)
     seconds = {name: sums(of_chunks.pop(name)) for name in [*of_chunks]}
     succeeded = one_of(chunks["outcome"], pa.array(facts.WITH_RESULT))
