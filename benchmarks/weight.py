@@ -32,7 +32,7 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 38_390,
+    "metrics": 38_410,
     "studies": 41_940,
     "diagnosis": 31_990,
     "instrument": 27_000,

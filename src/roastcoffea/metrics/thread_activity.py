@@ -199,6 +199,9 @@ COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", "startup_seconds
 
 REPEATED: Final = "repeated"
 
+CLOCK_ERROR: Final = 0.01
+"""Difference in seconds between the durations of a task and its chunk that rounding and a busy host may cause."""
+
 
 def busy_tasks(records: Records, tasks: Table) -> Busy:
     """Task attempts that occupied threads. Their time is divided into classes according to their chunk records."""
@@ -298,9 +301,9 @@ def _split(
     def sums(values: Numbers | Flags) -> Numbers:
         return np.asarray(np.bincount(own, values[some], number + 1)[task] if values.any() else np.zeros(len(task)))
 
-    # if a clock was set back during a task, its chunk may have taken longer than the difference of its times
-    whole = np.isnan(moments(tasks, "seceded"))
-    duration = np.where(whole, np.maximum(duration, sums(amounts(chunks, "wall_seconds"))), duration)
+    # if a clock was set back during a task, its chunk took longer than the difference of its times
+    wall = sums(amounts(chunks, "wall_seconds"))
+    duration = np.where(np.isnan(moments(tasks, "seceded")) & (wall > duration + CLOCK_ERROR), wall, duration)
     of_chunks = _phase_seconds(records, used)
     seconds = {name: sums(of_chunks.pop(name)) for name in [*of_chunks]}
     succeeded = one_of(chunks["outcome"], pa.array(facts.WITH_RESULT))
