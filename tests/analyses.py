@@ -41,6 +41,18 @@ class Sleeping(Processor):
         return {"events": len(events)}
 
 
+class Gated(Processor):
+    """Waits for a file to appear, except in the first chunk of each file."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def process(self, events: Any) -> dict[str, int]:
+        while events.metadata["entrystart"] and not self.gate.exists():
+            time.sleep(0.01)
+        return {"events": len(events)}
+
+
 class Logging(Sleeping):
     """Reads a column, sleeps, and notes in a file of its process when which chunk was done."""
 

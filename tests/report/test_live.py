@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import coffea.util
 import pyte
 import pytest
-from analyses import Sleeping
+from analyses import Gated, Sleeping
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, Runner
 from coffea.util import rich_bar
@@ -304,18 +305,28 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
 
 
 @pytest.mark.slow
-def test_a_run_without_a_cluster(terminal: Terminal, sample: Any) -> None:
-    """Attempts are counted while the executor works: they come home by the folder of those that may fail."""
+def test_a_run_without_a_cluster(terminal: Terminal, sample: Any, tmp_path: Path) -> None:
+    """Attempts are counted while the executor works: they come home by the folder of those that may fail.
+
+    The last chunks wait until the terminal has shown that others are done.
+    """
     terminal.attach()
+
+    def told() -> set[int]:
+        rows = [moment[-1] for moment in terminal.moments]
+        return {number for row in rows if " of 8 chunks" in row and 0 < (number := int(row.split()[1])) < 8}
+
+    gate = tmp_path / "gate"
+    watching = threading.Thread(target=lambda: (wait_until(lambda: bool(told())), gate.touch()))
+    watching.start()
     # the pool outlives the collector, which sees its processes however late it looks
     with ServedPool(2) as pool, MetricsCollector(live=True) as collector:
         executor = FuturesExecutor(pool=pool, status=False)
         runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=2000)
-        output = runner(sample, processor_instance=Sleeping(0.15))
+        output = runner(sample, processor_instance=Gated(gate))
+    watching.join()
     assert wait_until(lambda: not any(row.startswith("roastcoffea") for row in terminal.rows()))
-    told = [moment[-1] for moment in terminal.moments if " of 8 chunks" in moment[-1]]
-    done = {int(row.split()[1]) for row in told}
-    assert {number for number in done if 0 < number < 8}
+    assert told()
     assert output["events"] == 16000
     assert collector.measurement.problems == []
     chunks = collector.measurement.chunks
