@@ -42,13 +42,15 @@ class Sleeping(Processor):
 
 
 class Gated(Processor):
-    """Waits for a file to appear, except in the first chunk of each file."""
+    """Sleeps 0.1 s, and in the later chunks of one file waits until another one exists."""
 
-    def __init__(self, gate: Path) -> None:
-        self.gate = gate
+    def __init__(self, file: str, gate: Path) -> None:
+        self.file, self.gate = file, gate
 
     def process(self, events: Any) -> dict[str, int]:
-        while events.metadata["entrystart"] and not self.gate.exists():
+        time.sleep(0.1)
+        waits = events.metadata["filename"] == self.file and events.metadata["entrystart"] > 0
+        while waits and not self.gate.exists():
             time.sleep(0.01)
         return {"events": len(events)}
 

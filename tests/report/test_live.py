@@ -13,6 +13,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from typing import Any
 import coffea.util
 import pyte
 import pytest
-from analyses import Gated, Sleeping
+from analyses import Gated
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, Runner
 from coffea.util import rich_bar
@@ -285,19 +286,38 @@ def test_a_line_that_is_too_long_loses_whole_parts() -> None:
 # Runs
 
 
+@contextmanager
+def gated(sample: Any, gate: Path, shown: Callable[[], bool]) -> Iterator[Gated]:
+    """Processor whose last chunks wait until this was shown."""
+    (*_, dataset) = sample.values()
+    watching = threading.Thread(target=lambda: (wait_until(shown), gate.touch()))
+    watching.start()
+    yield Gated(list(dataset["files"])[-1], gate)
+    watching.join()
+
+
 @pytest.mark.slow
-def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample: Any) -> None:
+def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample: Any, tmp_path: Path) -> None:
     terminal.attach()
+
+    def told() -> list[str]:
+        return [moment[-1] for moment in list(terminal.moments) if moment[-1].startswith("roastcoffea")]
+
+    def shown() -> bool:
+        estimated = any(
+            "ETA " in row and "efficiency" in row and ("limited by" in row or "threads idle" in row) for row in told()
+        )
+        return estimated and any(" of 16 chunks" in row and "2 workers" in row for row in told())
+
     with MetricsCollector(client, live=True) as collector:
         executor = DaskExecutor(client=client, status=True, retries=0)
         # the cache that Runners share would make preprocessing a matter of what ran before
         runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=1000, savemetrics=True, metadata_cache={})
-        runner(sample, processor_instance=Sleeping(0.1))
+        with gated(sample, tmp_path / "gate", shown) as processor:
+            runner(sample, processor_instance=processor)
     print("after")
     assert wait_until(lambda: "after" in terminal.rows())
-    told = [moment[-1] for moment in terminal.moments if moment[-1].startswith("roastcoffea")]
-    assert any(" of 16 chunks" in row and "2 workers" in row for row in told)
-    assert any("ETA " in row and "efficiency" in row and ("limited by" in row or "threads idle" in row) for row in told)
+    assert shown(), told()
     rows = [row for row in terminal.rows() if row]
     assert [row.split()[0] for row in rows] == ["Preprocessing", "Processing", "after"]
     assert collector.measurement.problems == []
@@ -313,18 +333,15 @@ def test_a_run_without_a_cluster(terminal: Terminal, sample: Any, tmp_path: Path
     terminal.attach()
 
     def told() -> set[int]:
-        rows = [moment[-1] for moment in terminal.moments]
+        rows = [moment[-1] for moment in list(terminal.moments)]
         return {number for row in rows if " of 8 chunks" in row and 0 < (number := int(row.split()[1])) < 8}
 
-    gate = tmp_path / "gate"
-    watching = threading.Thread(target=lambda: (wait_until(lambda: bool(told())), gate.touch()))
-    watching.start()
     # the pool outlives the collector, which sees its processes however late it looks
     with ServedPool(2) as pool, MetricsCollector(live=True) as collector:
         executor = FuturesExecutor(pool=pool, status=False)
         runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=2000)
-        output = runner(sample, processor_instance=Gated(gate))
-    watching.join()
+        with gated(sample, tmp_path / "gate", lambda: bool(told())) as processor:
+            output = runner(sample, processor_instance=processor)
     assert wait_until(lambda: not any(row.startswith("roastcoffea") for row in terminal.rows()))
     assert told()
     assert output["events"] == 16000
