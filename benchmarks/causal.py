@@ -1,10 +1,10 @@
 """Causal audit: what a delay of one class really costs, beside what the replay says.
 
 Three analyses (those of `what_if.py`) run on two workers. A known short time is added to reading, to computing, to
-merging or to the scheduler's work: in none, a third, two thirds or all of the chunks (or merges, or tasks), drawn at
-random; twelve plants in all. Wall time is regressed on the time that was added: the slope is what a second of
-that class costs. The replay of each round's run without delays says what the same delays would cost, and the same
-regression gives its slope.
+merging or to the work of Dask's workers between two tasks: in none, a third, two thirds or all of the chunks (or
+merges, or tasks), drawn at random; twelve plants in all. Wall time is regressed on the time that was added: the slope
+is what a second of that class costs. The replay of each round's run without delays says what the same delays would
+cost, and the same regression gives its slope.
 
 `python benchmarks/causal.py` takes twenty minutes on a quiet machine. The exit status is 1 where a goal is missed.
 """
@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, ProcessorABC, Runner
-from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.diagnostics.plugin import WorkerPlugin
 from uproot.source.chunk import Source
 from what_if import ANALYSES, filesets_of, metadata_of, wall
 
@@ -36,15 +36,15 @@ from roastcoffea.cli.sample import TREE, local_client, write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.diagnosis.savings import Calibrated, Removal, in_order, of_chunks
 from roastcoffea.measurement import Measurement
-from roastcoffea.replay.changes import Scenario
+from roastcoffea.replay.changes import Chunks, Scenario, with_computing
 from roastcoffea.replay.cluster import tree
 from roastcoffea.sheets.sheet import Amount, Sheet, columns
 from roastcoffea.sheets.terminal import print_sheets
 from roastcoffea.units import COUNT, SECOND
 
-READ, COMPUTE, MERGE, SCHEDULING = "read", "compute", "merge", "scheduling"
-SECONDS: Final = {READ: 0.1, COMPUTE: 0.1, MERGE: 0.15, SCHEDULING: 0.3}
-"""Seconds of one delay. The scheduler is seldom waited for: its delays have to be long to cost anything."""
+READ, COMPUTE, MERGE, SCHEDULING = KINDS = "read", "compute", "merge", "scheduling"
+SECONDS: Final = 0.15
+"""Length of one delay."""
 
 SHARES: Final = (0.0, 1 / 3, 2 / 3, 1.0)
 """Shares of the chunks that are delayed; each round has one run of each, in random order."""
@@ -79,7 +79,7 @@ class Delayed(ProcessorABC):  # type: ignore[misc]
     def process(self, events: Any) -> Any:
         """Delay the first read, or compute for longer, if the chunk is drawn."""
         name = name_of(events.metadata["filename"], events.metadata["entrystart"])
-        more = SECONDS[self.kind] * (self.kind in (READ, COMPUTE) and drawn(self.seed, name) < self.share)
+        more = SECONDS * (self.kind in (READ, COMPUTE) and drawn(self.seed, name) < self.share)
         OWED.seconds = more if self.kind == READ else 0.0
         output = self.analysis.process(events)
         if OWED.seconds:
@@ -87,7 +87,7 @@ class Delayed(ProcessorABC):  # type: ignore[misc]
         until = time.thread_time() + more * (self.kind == COMPUTE)
         while time.thread_time() < until:
             pass
-        merging = SECONDS[MERGE], self.share * (self.kind == MERGE), self.seed
+        merging = SECONDS, self.share * (self.kind == MERGE), self.seed
         return {"output": output, "planted": Planted(more, name, merging)}
 
     def postprocess(self, accumulator: Any) -> Any:
@@ -121,17 +121,27 @@ def delay_reads() -> None:
             kind.chunks = delayed(kind.chunks)
 
 
-class Scheduling(SchedulerPlugin):  # type: ignore[misc]
-    """Delays the scheduler when it hears that a drawn task has ended."""
+class Scheduling(WorkerPlugin):  # type: ignore[misc]
+    """Delays a worker when a drawn task has ended, before the next one starts."""
 
     name = "causal"
-    share, seed, seconds = 0.0, "", 0.0
 
-    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+    def __init__(self) -> None:
+        self.share, self.seed, self.seconds = 0.0, "", 0.0
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
         """Sleep on the event loop."""
-        if (start, finish) == ("processing", "memory") and drawn(Scheduling.seed, str(key)) < Scheduling.share:
-            time.sleep(SECONDS[SCHEDULING])
-            Scheduling.seconds += SECONDS[SCHEDULING]
+        if (start, finish) == ("executing", "memory") and drawn(self.seed, str(key)) < self.share:
+            time.sleep(SECONDS)
+            self.seconds += SECONDS
+
+
+def told(share: float, seed: str, dask_worker: Any) -> float:
+    """Draw with another share and seed from now on; the seconds that were added before."""
+    plugin = dask_worker.plugins[Scheduling.name]
+    added = plugin.seconds
+    plugin.share, plugin.seed, plugin.seconds = share, seed, 0.0
+    return float(added)
 
 
 class Ran(NamedTuple):
@@ -145,31 +155,36 @@ class Ran(NamedTuple):
 
 def ran(runner: Runner, fileset: Any, processor: Delayed) -> Ran:
     """Measure a run with delays."""
-    share, seed = processor.share, processor.seed
-    Scheduling.share, Scheduling.seed, Scheduling.seconds = share * (processor.kind == SCHEDULING), seed, 0.0
-    with MetricsCollector(runner.executor.client) as collector:
+    share, seed, client = processor.share, processor.seed, runner.executor.client
+    client.run(told, share * (processor.kind == SCHEDULING), seed)
+    with MetricsCollector(client) as collector:
         output = runner(fileset, treename=TREE, processor_instance=processor)
-    Scheduling.share = 0.0
-    return Ran(output["planted"].seconds + Scheduling.seconds, share, seed, collector.measurement)
+    added = sum(client.run(told, 0.0, seed).values())
+    return Ran(output["planted"].seconds + added, share, seed, collector.measurement)
 
 
 def delays(base: Measurement, kind: str, like: Ran) -> Removal:
     """Change of the undelayed run that adds the delays of another one."""
     if kind in (READ, COMPUTE):
-        part = {READ: "read", COMPUTE: "cpu"}[kind]
         rows = base.metrics.evaluator.value("counted_chunks").select(["file", "entry_start"]).to_pylist()
         names = [name_of(row["file"], row["entry_start"]) for row in rows]
-        more = np.array([SECONDS[kind] * (drawn(like.seed, name) < like.share) for name in names])
-        return of_chunks(
-            lambda chunks: chunks.with_parts(**{part: getattr(chunks.parts, part) + in_order(more, chunks, 0.0)})
-        )
+        more = np.array([SECONDS * (drawn(like.seed, name) < like.share) for name in names])
+
+        def later(chunks: Chunks) -> Chunks:
+            own = in_order(more, chunks, 0.0)
+            if kind == COMPUTE:
+                return with_computing(chunks, cpu=chunks.parts.cpu + own)
+            return chunks.with_parts(read=chunks.parts.read + own)
+
+        return of_chunks(later)
     chunks, (call,) = len(base.chunks), base.run.calls
     merged = tree(chunks, int(call.options["executor.treereduction"]))[1]
     if kind == MERGE:
         each = like.seconds / int(merged.sum())
         return Removal(Scenario(merging=lambda merging: replace(merging, wait=merging.wait + each)))
     each = like.seconds / (chunks + len(merged))
-    return Removal(Scenario(costs=lambda costs: costs._replace(scheduler=costs.scheduler + each)))
+    # the next task starts later, and so does a merge that waits for the report of this one
+    return Removal(Scenario(costs=lambda costs: costs._replace(gap=costs.gap + each, latency=costs.latency + each)))
 
 
 class Plant(NamedTuple):
@@ -244,7 +259,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=4, help="files of 80,000 events (default 4)")
     parser.add_argument("--chunksize", type=int, default=10_000)
     parser.add_argument("--analyses", nargs="+", default=list(ANALYSES), choices=list(ANALYSES))
-    parser.add_argument("--kinds", nargs="+", default=list(SECONDS), choices=list(SECONDS))
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for all slopes")
     given = parser.parse_args()
@@ -259,7 +274,7 @@ def main() -> int:
             for analysis in given.analyses:
                 with local_client(2, 1, folder) as client:
                     client.run(delay_reads)
-                    client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.add_plugin(Scheduling()))
+                    client.register_plugin(Scheduling())
                     executor = DaskExecutor(client=client, status=False)
                     runner = Runner(executor, schema=NanoAODSchema, chunksize=given.chunksize, metadata_cache=cache)
                     measured = partial(ran, runner, filesets[analysis])

@@ -393,12 +393,12 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     alike = np.flatnonzero((np.bincount(file[first], minlength=files) > 0)[file[later]])
     of_datasets, of_workers = Groups(dataset[later], datasets), Groups(worker[later], workers)
     of_files = Groups(file[later[alike]], files)
-    few = of_workers.sizes < FEWEST
+    few, of_later = of_workers.sizes < FEWEST, dataset[later]
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
-        rate = (seconds / size)[later]
+        rate = seconds[later] / size[later]
         medians = of_datasets.medians(rate, FEWEST)
-        usual, every = medians[dataset[first]], medians[dataset[later]]
+        usual, every = medians[dataset[first]], medians[of_later]
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
         slowness = np.nan_to_num(of_workers.medians(ratio), nan=1.0)
         # a few chunks are enough to detect that a worker is slow, but not that it is fast
@@ -410,8 +410,10 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
         same_file = of_files.medians(rate[alike] / np.maximum(slowness[worker[later[alike]]], 1.0))
         expected = np.fmax(own, same_file[file[first]])
         expected = np.fmax(expected, np.where(np.isnan(own), usual, 0.0)) * size[first]
-        spread = of_datasets.medians(np.abs(rate - every), FEWEST)[dataset[first]] * size[first]
         late = seconds[first] - expected
+        if not (late > SHORTEST).any():
+            return np.zeros(len(first))
+        spread = of_datasets.medians(np.abs(rate - every), FEWEST)[dataset[first]] * size[first]
         return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
     have_later = (of_workers.sizes[worker[first]] > 0) & (of_files.sizes[file[first]] > 0)
