@@ -13,6 +13,7 @@ from pyarrow import Table
 
 from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
 from roastcoffea.metrics.statistics import Flags, Integers, integers, rows_of
+from roastcoffea.metrics.statistics import codes as codes_of
 from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, bytes_column, picked
@@ -50,7 +51,7 @@ class Reads:
 
 def codes(table: Table, columns: Sequence[str]) -> Integers:
     """Consecutive integer codes for rows. Rows that agree in all these columns share a code."""
-    return np.asarray(np.unique(row_codes(table.select([*columns])), return_inverse=True)[1])
+    return codes_of(pa.array(row_codes(table.select([*columns]))))
 
 
 def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:

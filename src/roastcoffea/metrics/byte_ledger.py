@@ -21,6 +21,7 @@ from roastcoffea.metrics.branches import (
     SAME_DATASET,
     Reads,
     branches_of,
+    codes,
     over_trees,
     split_reads,
     tree_branches_of,
@@ -47,7 +48,7 @@ from roastcoffea.metrics.ledger import (
     compared,
     metrics_of_classes,
 )
-from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of, rows_of
+from roastcoffea.metrics.statistics import Flags, Integers, having, integers, of_texts, one_of, rows_of
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.columns import Row
 from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
@@ -319,24 +320,25 @@ class _Metered(NamedTuple):
     def repeated(self, run: Run) -> Repeated:
         place = ["call", "dataset", "file", "tree"]
         counted = rows_where(self.table.select([*place, "source", "bytes_metadata"]), self.counted)
-        steps = {"sum": ("bytes_metadata", "sum"), "max": ("bytes_metadata", "max")}
-        files = aggregated(counted, place, steps, None)
+        file, metadata = codes(counted, place), integers(counted["bytes_metadata"])
+        once = np.zeros(file.max(initial=-1) + 1, np.int64)
+        np.maximum.at(once, file, metadata)
         opened = self.counted & self.table["other_baskets"].is_valid().to_numpy()
         table = rows_where(self.table.select(OF_OTHERS), opened)
         each = pa.table({name: pc.list_flatten(table[name]) for name in OF_OTHERS})
         baskets = pc.greater(each["other_payload"], 0)
         return Repeated(
             baskets={cause: int(amounts.sum()) for cause, amounts in self.reads.reread.items()},
-            metadata=int(known_sum(pc.subtract(files["sum"], files["max"]))),
+            metadata=int(metadata.sum() - once.sum()),
             chunks=len(counted),
-            files=len(files),
+            files=len(once),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
-            parquet=bool(pc.any(pc.starts_with(counted["source"].cast(pa.string()), "Parquet")).as_py()),
+            parquet=bool(pc.any(of_texts(counted["source"], pc.starts_with, "Parquet")).as_py()),
             # a chunk may have read only part of a cluster that another chunk also read
             others=_again(each.filter(baskets), "other_baskets", "other_payload"),
             objects=_again(each.filter(pc.invert(baskets)), "other_requested", "other_requested"),
             reads_on=reads_on(run.environment.versions.get("uproot")),
-            of_tasks=bool(pc.all(pc.starts_with(counted["call"].cast(pa.string()), OF_TASKS)).as_py()),
+            of_tasks=bool(pc.all(of_texts(counted["call"], pc.starts_with, OF_TASKS)).as_py()),
         )
 
 

@@ -22,18 +22,21 @@ OF_90_PERCENT: Final = 1.645
 
 
 def amounts(table: Table, name: str) -> Numbers:
-    """Amounts in a column, with 0 for unknown amounts."""
+    """Amounts in a column, with 0 for unknown amounts. The array is read-only."""
     return _numbers(table[name], 0.0)
 
 
 def moments(table: Table, name: str) -> Numbers:
-    """Times in a column, with NaN for unknown times."""
+    """Times in a column, with NaN for unknown times. The array is read-only."""
     return _numbers(table[name], np.nan)
 
 
 def _numbers(column: pa.ChunkedArray, unknown: float) -> Numbers:
     found = pc.cast(column, pa.float64())
-    return np.array((pc.fill_null(found, unknown) if found.null_count else found).to_numpy(), np.float64)
+    numbers: Numbers = (pc.fill_null(found, unknown) if found.null_count else found).to_numpy()
+    # a column without nulls is not copied
+    numbers.flags.writeable = False
+    return numbers
 
 
 def integers(column: pa.ChunkedArray, unknown: int = 0) -> Integers:
@@ -56,7 +59,10 @@ def of_texts(column: pa.ChunkedArray, function: Callable[..., Any], *arguments: 
     if not pa.types.is_dictionary(column.type):
         return function(column, *arguments)
     known = column.combine_chunks()
-    return pa.chunked_array([function(known.dictionary, *arguments).take(known.indices)])
+    found = function(known.dictionary, *arguments)
+    if not known.null_count and len(found.unique()) == 1:
+        return pa.chunked_array([pa.repeat(found[0], len(known))])
+    return pa.chunked_array([found.take(known.indices)])
 
 
 def codes(column: pa.ChunkedArray | pa.Array) -> Integers:
@@ -106,11 +112,13 @@ class Groups:
         self.sizes = np.bincount(code, minlength=number)
         # sorting 16-bit integers takes linear time
         self.order = np.argsort(code.astype(np.min_scalar_type(number)), kind="stable")
+        self._ordered = np.full(len(code) + 1, np.nan)
 
     def medians(self, values: Numbers, fewest: int = 1) -> Numbers:
         """Median of each group, or NaN for groups with fewer than `fewest` values."""
         ends = np.cumsum(self.sizes)
-        begins, ordered = ends - self.sizes, np.append(values[self.order], np.nan)
+        begins, ordered = ends - self.sizes, self._ordered
+        np.take(values, self.order, out=ordered[:-1], mode="clip")  # other modes make a copy first
         for begin, end in np.column_stack([begins, ends])[self.sizes > 1].tolist():
             ordered[begin:end].sort()
         lower, upper = ordered[begins + np.maximum(self.sizes - 1, 0) // 2], ordered[begins + self.sizes // 2]

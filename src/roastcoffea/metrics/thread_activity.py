@@ -164,13 +164,16 @@ def _attempts(table: Table, kind: str, seconds: Mapping[str, Numbers], of: str) 
 def _phase_seconds(records: Records, used: Flags) -> dict[str, Numbers]:
     """Time that each chunk spent in each class, including start-up; 0 s for attempts whose result was not used."""
     chunks = records.chunks
-    seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
+    seconds = {name: sum_of(chunks, columns) for name, columns in phases.COLUMNS_OF.items()}
+    if not used.all():
+        seconds = {name: np.where(used, values, 0.0) for name, values in seconds.items()}
     seconds[phases.STARTUP] = np.zeros(len(chunks))
     of_run = np.append(records.together, 0)[places(chunks["worker"], records.workers)]
     for name, excess in _excess_of_first_chunks(chunks, used, of_run).items():
-        late = np.minimum(excess, seconds[name])
-        seconds[name] -= late
-        seconds[phases.STARTUP] += late
+        if excess.any():
+            late = np.minimum(excess, seconds[name])
+            seconds[name] = seconds[name] - late
+            seconds[phases.STARTUP] += late
     return seconds
 
 
@@ -186,10 +189,10 @@ def _incomplete_phases(counted: Table) -> list[str]:
 
 
 def sum_of(chunks: Table, columns: tuple[str, ...]) -> Numbers:
-    found = np.zeros(len(chunks))
-    for column in columns:
-        if chunks[column].null_count < len(chunks):
-            found += amounts(chunks, column)
+    """Sum of columns, with 0 for unknown amounts. The array is read-only."""
+    known = [amounts(chunks, column) for column in columns if chunks[column].null_count < len(chunks)]
+    found: Numbers = sum(known[1:], known[0]) if known else np.zeros(len(chunks))
+    found.flags.writeable = False
     return found
 
 
@@ -259,7 +262,7 @@ def estimated_intervals(records: Records, tasks: Table) -> tuple[Numbers, Number
     the end of the run.
     """
     run, presence, worker = records.run, records.presence, places(tasks["worker"], records.workers)
-    start, stop = (moments(tasks, name) for name in ("start", "stop"))
+    start, stop = (moments(tasks, name).copy() for name in ("start", "stop"))
     lasting = having(tasks["outcome"], LASTING)
     stop[lasting] = run.stop
     # the last element stands for unknown workers
@@ -297,9 +300,19 @@ def _split(
     chunks = records.chunks
     used, some = among(chunks, records.counted), np.flatnonzero(chunk >= 0)
     number, own = int(chunk.max(initial=-1)) + 1, chunk[some]
+    row = np.full(number + 1, -1)
+    row[own] = some
+    row = row[task]
+    single = np.bincount(own).max(initial=0) == 1
 
     def sums(values: Numbers | Flags) -> Numbers:
-        return np.asarray(np.bincount(own, values[some], number + 1)[task] if values.any() else np.zeros(len(task)))
+        if not values.any():
+            return np.zeros(len(task))
+        if single:
+            found = values.astype(np.float64).take(row, mode="clip")
+            found[row < 0] = 0.0
+            return found
+        return np.asarray(np.bincount(own, values[some], number + 1)[task])
 
     # if a clock was set back during a task, its chunk took longer than the difference of its times
     wall = sums(amounts(chunks, "wall_seconds"))
@@ -331,9 +344,7 @@ def _split(
     failed[OUTCOMES.index(ERROR)] += seconds[phases.FAILED].sum()
     seconds[phases.FAILED] += wasted
     seconds[phases.OVERHEAD] = np.where(counts & recorded, rest, 0.0)
-    row = np.full(number + 1, -1)
-    row[own] = some
-    of = chunks[records.by].combine_chunks().take(pa.array(row[task], mask=row[task] < 0))
+    of = chunks[records.by].combine_chunks().take(pa.array(row, mask=row < 0))
     return (
         seconds,
         pc.if_else(pa.array(processor), of, _of_openings(tasks, records)),
@@ -394,12 +405,17 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     of_datasets, of_workers = Groups(dataset[later], datasets), Groups(worker[later], workers)
     of_files = Groups(file[later[alike]], files)
     few, of_later = of_workers.sizes < FEWEST, dataset[later]
+    # using the same memory again is faster than clearing new memory
+    rate, every, ratio = np.empty((3, len(later)))
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
-        rate = seconds[later] / size[later]
+        np.take(seconds, later, out=rate, mode="clip")  # other modes make a copy first
+        np.divide(rate, np.take(size, later, out=ratio, mode="clip"), out=rate)
         medians = of_datasets.medians(rate, FEWEST)
-        usual, every = medians[dataset[first]], medians[of_later]
-        ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
+        usual = medians[dataset[first]]
+        np.take(medians, of_later, out=every, mode="clip")
+        ratio.fill(1.0)
+        np.divide(rate, every, out=ratio, where=every > 0)
         slowness = np.nan_to_num(of_workers.medians(ratio), nan=1.0)
         # a few chunks are enough to detect that a worker is slow, but not that it is fast
         slowness[few] = np.maximum(slowness[few], 1.0)
@@ -413,9 +429,11 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
         late = seconds[first] - expected
         if not (late > SHORTEST).any():
             return np.zeros(len(first))
-        spread = of_datasets.medians(np.abs(rate - every), FEWEST)[dataset[first]] * size[first]
+        np.abs(np.subtract(rate, every, out=ratio), out=ratio)
+        spread = of_datasets.medians(ratio, FEWEST)[dataset[first]] * size[first]
         return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
+    per_chunk, events = np.ones(len(chunks)), np.maximum(amounts(chunks, "events"), 1.0)
     have_later = (of_workers.sizes[worker[first]] > 0) & (of_files.sizes[file[first]] > 0)
     certain = chunks["imports"].is_valid().to_numpy()[first] | have_later
     for name, late in found.items():
@@ -423,10 +441,10 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
             seconds = amounts(chunks, column)
             if seconds[first].max() <= SHORTEST:
                 continue
-            excess = beyond(seconds, np.ones(len(chunks)))
+            excess = beyond(seconds, per_chunk)
             if name != phases.OPEN and excess.any():
                 # time that may scale with events must exceed the usual time both per event and per chunk
-                excess = np.minimum(excess, beyond(seconds, np.maximum(amounts(chunks, "events"), 1.0)))
+                excess = np.minimum(excess, beyond(seconds, events))
             late[first] += np.where(certain, excess, np.minimum(excess, _in_common(excess, of_run[first])))
     return found
 

@@ -155,7 +155,7 @@ def chunks_in_parts(
         amounts(chunks, name) if name in known else 0.0 * wall for name in (LOCK, BLOCKED, "wait_seconds")
     )
     if BLOCKED in known:  # older runs recorded only the sum of the two waits
-        whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
+        whole = np.where(chunks[BLOCKED].is_valid().to_numpy(), 0.0, whole)
     apart = {"wait_seconds", "contention_seconds", LOCK, BLOCKED}
     other = (phase.column for phase in PHASES if phase.part == "waiting" and phase.column not in apart)
     blocked = blocked + lock + whole + sum_of(chunks, tuple(name for name in other if name in known))

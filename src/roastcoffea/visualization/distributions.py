@@ -309,9 +309,9 @@ def _main_classes(chunks: pa.Table) -> Integers:
     )
     for name, columns in COLUMNS_OF.items():
         seconds = sum_of(chunks, columns)
-        rest -= seconds
+        rest = rest - seconds
         # a chunk with no time in any other class was waiting
-        seconds *= 1e-9 if name in FOR_CPU else 1.0
+        seconds = seconds * (1e-9 if name in FOR_CPU else 1.0)
         kinds[seconds > most] = SHOWN.index(name)
         most = np.maximum(most, seconds)
     kinds[(rest > most) & (most > 0)] = SHOWN.index(OVERHEAD)
