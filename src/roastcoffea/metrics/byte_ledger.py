@@ -566,13 +566,15 @@ def file_read_metrics(counted_chunks: Table, byte_ledger: ByteLedger) -> dict[st
     trees = aggregated(counted_chunks, ["file", "tree"], largest, None)
     files = trees.group_by("file").aggregate([("tree_branches", "sum", NULL_IF_ANY), ("file_bytes", "max")])
     branches = aggregated(byte_ledger.tree_branches, ["file", "tree", "branch"], {"payload": ("bytes_payload", "sum")})
-    sums = branches.group_by("file").aggregate([("branch", "count"), ("payload", "sum")]).to_pylist()
-    read = {row["file"]: (row["branch_count"], row["payload_sum"]) for row in sums}
+    sums = branches.group_by("file").aggregate([("branch", "count"), ("payload", "sum")])
+    files = files.filter(files["file"].is_valid()).sort_by("file")
+    place = pc.index_in(files["file"], value_set=sums["file"].combine_chunks())
+    read = [pc.if_else(place.is_valid(), sums[name].take(place), 0) for name in ("branch_count", "payload_sum")]
+    amounts = (files["tree_branches_sum"], read[0], files["file_bytes_max"], read[1])
     found = {}
-    for row in files.filter(files["file"].is_valid()).sort_by("file").to_pylist():
-        (number, payload), size = read.get(row["file"], (0, 0)), row["file_bytes_max"]
-        found[row["file"]] = {
-            "total_branches": (of := row["tree_branches_sum"]),
+    for file, of, number, size, payload in zip(*(each.to_pylist() for each in (files["file"], *amounts)), strict=True):
+        found[file] = {
+            "total_branches": of,
             "branches_read": number,
             "branches_read_percent": 100 * number / of if of else None,
             "file_bytes": size,

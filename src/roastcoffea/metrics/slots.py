@@ -87,12 +87,9 @@ class Slots(NamedTuple):
     beyond: float
 
 
-def _taken(part: Any, rows: Any) -> Any:
-    return part._make(column[rows] for column in part)
-
-
 def _of(part: Any, workers: Flags) -> Any:
-    return _taken(part, workers[part.worker])
+    rows = workers[part.worker]
+    return part._make(column[rows] for column in part)
 
 
 def idle_slots(
@@ -125,7 +122,7 @@ def idle_slots(
         own = ends // BLOCK == number
         rows, begin = of_workers.order[begin : ends[own][-1]], ends[own][-1]
         spans = [_of(each, own) for each in (presence, pauses, first, gaps)]
-        of_block = _fill(_taken(attempts, rows), spans, axes, seconds)
+        of_block = _fill([column[rows] for column in (attempts.worker, *attempts[2:8])], spans, axes, seconds)
         left.append(of_block[0])
         surplus.append(of_block[1])
         beyond += of_block[2]
@@ -177,14 +174,15 @@ def _both(pairs: Integers) -> tuple[Levels, Levels]:
 
 
 def _fill(
-    attempts: Moments, of_workers: Sequence[Presence], axes: Axes, seconds: dict[str, Numbers]
+    attempts: Sequence[Any], of_workers: Sequence[Presence], axes: Axes, seconds: dict[str, Numbers]
 ) -> tuple[_Changes, _Changes, float]:
     """Add up the time for each cause within each worker.
 
-    Returns the changes in remaining free slots, the changes in surplus ready tasks, and the busy time beyond what the
+    `attempts` contains the workers of attempts, and the moments from `assigned` to `seen`. Returns the changes in remaining free slots, the changes in surplus ready tasks, and the busy time beyond what the
     number of threads allows.
     """
-    times: list[tuple[Integers, Any]] = [(attempts.worker, moments) for moments in attempts[2:8]]
+    of_attempts, *moments_of = attempts
+    times = [(of_attempts, moments) for moments in moments_of]
     times += [(spans.worker, moments) for spans in of_workers for moments in (spans.start, spans.stop)]
     # each key combines a worker, a time (in as many bits as the run needs), and three bits for the kind of change
     bits = int(axes.edges[-1]).bit_length()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -102,7 +102,9 @@ def rows_of(values: Integers, known: Integers) -> Integers:
     # consecutive numbers such as run IDs need no search
     first = np.full(span + 1, -1)
     first[known[::-1] - low] = np.arange(len(known))[::-1]
-    return np.asarray(first[np.where((values >= low) & (values < low + span), values - low, span)])
+    # as numbers without a sign, values below the lowest one are beyond the span as well
+    beyond_low = (values - low).view(np.uint64)
+    return np.asarray(first[np.minimum(beyond_low, np.uint64(span)).view(np.int64)])
 
 
 class Groups:
@@ -112,17 +114,28 @@ class Groups:
         self.sizes = np.bincount(code, minlength=number)
         # sorting 16-bit integers takes linear time
         self.order = np.argsort(code.astype(np.min_scalar_type(number)), kind="stable")
-        self._ordered = np.full(len(code) + 1, np.nan)
+
+    @cached_property
+    def _by_size(self) -> tuple[Integers, Integers, Numbers]:
+        """Groups in order of size, the values in this order, and memory for them, which is used for all medians."""
+        groups = np.argsort(self.sizes, kind="stable")
+        sizes, begins = self.sizes[groups], (np.cumsum(self.sizes) - self.sizes)[groups]
+        places = np.arange(len(self.order)) + np.repeat(begins - np.cumsum(sizes) + sizes, sizes)
+        return groups, self.order[places], np.empty(len(self.order))
 
     def medians(self, values: Numbers, fewest: int = 1) -> Numbers:
         """Median of each group, or NaN for groups with fewer than `fewest` values."""
-        ends = np.cumsum(self.sizes)
-        begins, ordered = ends - self.sizes, self._ordered
-        np.take(values, self.order, out=ordered[:-1], mode="clip")  # other modes make a copy first
-        for begin, end in np.column_stack([begins, ends])[self.sizes > 1].tolist():
-            ordered[begin:end].sort()
-        lower, upper = ordered[begins + np.maximum(self.sizes - 1, 0) // 2], ordered[begins + self.sizes // 2]
-        return np.where(self.sizes >= fewest, (lower + upper) / 2, np.nan)
+        groups, order, ordered = self._by_size
+        np.take(values, order, out=ordered, mode="clip")  # other modes make a copy first
+        found, group, begin = np.full(len(self.sizes), np.nan), 0, 0
+        for size, number in zip(*map(np.ndarray.tolist, np.unique(self.sizes, return_counts=True)), strict=True):
+            if size >= max(fewest, 1):
+                # one call sorts all groups of the same size
+                alike = ordered[begin : begin + number * size].reshape(number, size)
+                alike.sort(axis=1)
+                found[groups[group : group + number]] = (alike[:, (size - 1) // 2] + alike[:, size // 2]) / 2
+            group, begin = group + number, begin + number * size
+        return found
 
 
 def measured_values(column: pa.ChunkedArray) -> Numbers:
@@ -172,6 +185,10 @@ def time_weighted_mean(times: Numbers, values: Numbers) -> float:
 
 def nonnegative_fit(matrix: Numbers, target: Numbers) -> Numbers:
     """Fit nonnegative coefficients by least squares, even if `nnls` fails (scipy 1.12 to 1.14, similar columns)."""
+    if matrix.shape[0] == matrix.shape[1] and np.linalg.matrix_rank(matrix) == len(matrix):
+        exact: Numbers = np.linalg.solve(matrix, target)
+        if exact.min() >= 0:  # much faster
+            return exact
     try:
         fitted: Numbers = scipy.optimize.nnls(matrix, target)[0]
     except (RuntimeError, np.linalg.LinAlgError):
