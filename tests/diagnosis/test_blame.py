@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from roastcoffea.diagnosis.slowness import Blame, Levels, Parts, blamed
+from roastcoffea.diagnosis.slowness import Blame, Parts, blamed
+from roastcoffea.metrics.statistics import Groups
 
 PLACES = np.arange(120)
 
@@ -10,10 +11,10 @@ PLACES = np.arange(120)
 def blame_of(slow: np.ndarray, **codes: np.ndarray) -> Blame:
     """Who is blamed where these of 120 chunks take e times as long."""
     values = 0.1 * np.random.default_rng(1).standard_normal(120) + slow
-    groups = {kind: Levels.of(of_kind, int(of_kind.max()) + 1) for kind, of_kind in codes.items()}
+    groups = {kind: Groups(of_kind, int(of_kind.max()) + 1) for kind, of_kind in codes.items()}
     wholes = {"host": ("worker", 2), "endpoint": ("file", 4)}
     parts = {kind: Parts(groups[of], np.arange(len(groups[of].sizes)) // each) for kind, (of, each) in wholes.items()}
-    return blamed(values, groups, Levels.of(np.zeros(120, np.int64), 1), parts)
+    return blamed(values, groups, Groups(np.zeros(120, np.int64), 1), parts)
 
 
 def culprits(blame: Blame) -> set[tuple[str, int]]:

@@ -46,39 +46,11 @@ MOST_VALUES: Final = 200_000
 LEFT: Final = 0.4
 """Minimum fraction of independent values after a median polish. Groupings that would leave fewer are skipped."""
 
-LARGEST: Final = 30.0
-KEY_BITS: Final = 32
-"""Number of bits in a sort key that encode a logarithm of at most LARGEST."""
 
-
-@dataclass(frozen=True)
-class Levels:
-    """Each value's level (e.g. its worker), as an integer code."""
-
-    codes: Integers
-    sizes: Integers
-
-    @classmethod
-    def of(cls, codes: Integers, number: int) -> Levels:
-        """Levels for all codes below `number`, including levels without values."""
-        return cls(codes, np.bincount(codes, minlength=number))
-
-    def medians(self, values: Numbers) -> tuple[Numbers, Numbers]:
-        """Lower median and median of each level; 0 for levels without values.
-
-        Sorts one integer per value, with the level in the upper bits. This is several times faster than sorting by
-        two keys.
-        """
-        fine = (2.0**KEY_BITS - 1) / (2 * LARGEST)
-        scaled = (np.clip(values, -LARGEST, LARGEST) + LARGEST) * fine
-        keys = np.sort(scaled.astype(np.int64) | self.codes << KEY_BITS)
-        starts = np.cumsum(self.sizes) - self.sizes
-        lower, upper = (
-            (keys[np.minimum(starts + place, max(len(keys) - 1, 0))] & (2**KEY_BITS - 1)) / fine - LARGEST
-            for place in (np.maximum(self.sizes - 1, 0) // 2, self.sizes // 2)
-        )
-        there = self.sizes > 0
-        return np.where(there, lower, 0.0), np.where(there, (lower + upper) / 2, 0.0)
+def middles(levels: Groups, values: Numbers) -> tuple[Numbers, Numbers]:
+    """Lower median and median of each level (e.g. of each worker); 0 for levels without values."""
+    lower, upper = np.nan_to_num(levels.middles(values))
+    return lower, (lower + upper) / 2
 
 
 CHANCE: Final = 0.05
@@ -124,12 +96,12 @@ class Noise:
     """Mean distance of upper-tail values from the start of the tail."""
 
     @classmethod
-    def around(cls, values: Numbers, groups: list[Levels], rounds: int = 3) -> Noise:
+    def around(cls, values: Numbers, groups: list[Groups], rounds: int = 3) -> Noise:
         """Estimate the noise from the residuals of a median polish. Each level costs a degree of freedom."""
         if len(values) > MOST_VALUES:
             rows = np.sort(np.random.default_rng(1).choice(len(values), MOST_VALUES, replace=False))
             values = values[rows]
-            groups = [Levels.of(group.codes[rows], len(group.sizes)) for group in groups]
+            groups = [Groups(group.codes[rows], len(group.sizes)) for group in groups]
         rest = values - np.median(values)
         freedom, polished = len(values) - 1, []
         for group in groups:
@@ -139,7 +111,7 @@ class Noise:
                 polished.append(group)
         for _ in range(rounds):
             for group in polished:
-                rest = rest - group.medians(rest)[1][group.codes]
+                rest = rest - middles(group, rest)[1][group.codes]
         freedom = max(freedom, 1)
         rest *= np.sqrt(len(values) / freedom)
         rest.sort()
@@ -174,7 +146,7 @@ def of_the_others(medians: Numbers, sizes: Integers) -> Numbers:
 
 
 def estimated(
-    values: Numbers, levels: Levels, noise: Noise, tests: int, *, slow: Flags | None = None, scatter: bool = True
+    values: Numbers, levels: Groups, noise: Noise, tests: int, *, slow: Flags | None = None, scatter: bool = True
 ) -> Estimates:
     """Estimate each level's effect relative to the other levels, with an interval.
 
@@ -190,7 +162,7 @@ def estimated(
     scatter
         Whether a slow level has to stand out from the scatter among levels.
     """
-    lower, middle = levels.medians(values)
+    lower, middle = middles(levels, values)
     sizes, of_levels = np.unique(np.maximum(levels.sizes, 1), return_inverse=True)
     measure = levels.sizes if slow is None else np.where(slow, 0, levels.sizes)
     others = np.maximum(measure.sum() - measure, 1)
@@ -215,7 +187,7 @@ def estimated(
     return Estimates(effect, *bounds, reference, effect - likely, effect + likely)
 
 
-def _scatter(medians: Numbers, reference: Numbers, levels: Levels, error: float) -> float:
+def _scatter(medians: Numbers, reference: Numbers, levels: Groups, error: float) -> float:
     """Natural scatter among levels beyond the errors of their medians, measured on the fast side only."""
     there = levels.sizes > 0
     number = int(np.count_nonzero(there))
@@ -246,7 +218,7 @@ Named = tuple[str, int]
 class Parts(NamedTuple):
     """The parts of each level of one kind, e.g. the workers on each host or the files on each endpoint."""
 
-    levels: Levels
+    levels: Groups
     whole: Integers
     """Index of each part's level."""
 
@@ -261,8 +233,8 @@ class Blame(NamedTuple):
 
 def blamed(
     values: Numbers,
-    groups: Mapping[str, Levels],
-    dataset: Levels,
+    groups: Mapping[str, Groups],
+    dataset: Groups,
     parts: Mapping[str, Parts],
 ) -> Blame:
     """Find slow levels, starting with the best explanation, until no level stands out.
@@ -303,15 +275,15 @@ def blamed(
     return Blame(effects, beside, still)
 
 
-def total(effects: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> Numbers:
+def total(effects: Mapping[str, Numbers], groups: Mapping[str, Groups]) -> Numbers:
     return np.asarray(sum((effects[kind][group.codes] for kind, group in groups.items()), start=np.zeros(1)))
 
 
-def _centred(values: Numbers, dataset: Levels) -> Numbers:
-    return np.asarray(values - dataset.medians(values)[0][dataset.codes])
+def _centred(values: Numbers, dataset: Groups) -> Numbers:
+    return np.asarray(values - middles(dataset, values)[0][dataset.codes])
 
 
-def _eligible(kind: str, group: Levels) -> Flags:
+def _eligible(kind: str, group: Groups) -> Flags:
     """Levels with enough chunks to rule out a single odd chunk."""
     there = group.sizes[group.sizes > 0]
     # a worker that finished only one chunk while the others finished many has lost time for some reason, but if all
@@ -320,7 +292,7 @@ def _eligible(kind: str, group: Levels) -> Flags:
     return group.sizes >= (1 if single else 2)
 
 
-def _candidates(rest: Numbers, kind: str, group: Levels, estimates: Estimates, parts: Mapping[str, Parts]) -> Estimates:
+def _candidates(rest: Numbers, kind: str, group: Groups, estimates: Estimates, parts: Mapping[str, Parts]) -> Estimates:
     """Estimates in which the effects of inconspicuous levels are set to zero."""
     slow = (estimates.low > LEAST) & _eligible(kind, group) & (np.count_nonzero(group.sizes) > 1)
     if kind in parts:
@@ -331,14 +303,14 @@ def _candidates(rest: Numbers, kind: str, group: Levels, estimates: Estimates, p
 def _slow_as_a_whole(rest: Numbers, parts: Parts, estimates: Estimates) -> Flags:
     """Whether a level has several parts, all of them slow. If only one part is slow, that part is to blame."""
     there = parts.levels.sizes > 0
-    middle = parts.levels.medians(rest)[1]
+    middle = middles(parts.levels, rest)[1]
     fastest = np.full(len(estimates.effect), np.inf)
     np.minimum.at(fastest, parts.whole[there], middle[there])
     numbers = np.bincount(parts.whole[there], minlength=len(estimates.effect))
     return (numbers > 1) & (fastest > estimates.reference + estimates.effect / 2)
 
 
-def _explained(rest: Numbers, group: Levels, found: Estimates) -> Numbers:
+def _explained(rest: Numbers, group: Groups, found: Estimates) -> Numbers:
     """How much closer to normal each level's chunks become when the level's effect is removed."""
     rows = np.flatnonzero(found.effect[group.codes]) if found.effect.any() else np.array([], np.int64)
     levels = group.codes[rows]
@@ -347,7 +319,7 @@ def _explained(rest: Numbers, group: Levels, found: Estimates) -> Numbers:
     return np.maximum(np.bincount(levels, gain, minlength=len(found.effect)), 0.0)
 
 
-def _rivals(kind: str, scores: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> Numbers:
+def _rivals(kind: str, scores: Mapping[str, Numbers], groups: Mapping[str, Groups]) -> Numbers:
     """For each level, the best score among overlapping levels of other kinds."""
     best = np.zeros(len(groups[kind].sizes))
     for other, group in groups.items():
@@ -356,7 +328,7 @@ def _rivals(kind: str, scores: Mapping[str, Numbers], groups: Mapping[str, Level
     return best
 
 
-def _as_good(kind: str, level: int, scores: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> list[Named]:
+def _as_good(kind: str, level: int, scores: Mapping[str, Numbers], groups: Mapping[str, Groups]) -> list[Named]:
     """Levels of other kinds that explain the same chunks nearly as well."""
     rows = groups[kind].codes == level
     found = []
@@ -369,8 +341,8 @@ def _as_good(kind: str, level: int, scores: Mapping[str, Numbers], groups: Mappi
 
 def _joint_estimates(
     values: Numbers,
-    groups: Mapping[str, Levels],
-    dataset: Levels,
+    groups: Mapping[str, Groups],
+    dataset: Groups,
     judge: Callable[..., Estimates],
     effects: dict[str, Numbers],
 ) -> dict[str, Estimates]:
@@ -489,9 +461,9 @@ class _Coded:
     seconds: Numbers
     lost: Numbers
     """Time spent waiting for a core or the GIL, or on garbage collection; excluded from `seconds`."""
-    levels: Mapping[str, Levels]
+    levels: Mapping[str, Groups]
     names: Mapping[str, Sequence[str | None]]
-    parts: Mapping[str, tuple[Levels, Integers]]
+    parts: Mapping[str, tuple[Groups, Integers]]
     """Workers on each host and files on each endpoint, with the index of each part's level."""
     host_of: Integers
     """Index of each worker's host."""
@@ -501,8 +473,8 @@ class _Coded:
     traits: Numbers
     """Variables (rows) on which a chunk's duration depends linearly."""
 
-    def counted(self, levels: Levels) -> Levels:
-        return Levels.of(levels.codes[self.counts], len(levels.sizes))
+    def counted(self, levels: Groups) -> Groups:
+        return Groups(levels.codes[self.counts], len(levels.sizes))
 
 
 @dataclass(frozen=True)
@@ -540,7 +512,7 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     seconds = np.maximum(wall - lost, np.maximum(np.minimum(amounts(table, "cpu_seconds"), wall) - collected, SMALLEST))
     encoded = {kind: named_codes(table[kind]) for kind in (WORKER, ENDPOINT, FILE, DATASET)}
     names: dict[str, Sequence[str | None]] = {kind: values.to_pylist() for kind, (_, values) in encoded.items()}
-    levels = {kind: Levels.of(own, len(names[kind])) for kind, (own, _) in encoded.items()}
+    levels = {kind: Groups(own, len(names[kind])) for kind, (own, _) in encoded.items()}
     parts = {}
     # a worker with an unknown host counts as a separate host
     known = (
@@ -549,13 +521,13 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     host_of, hosts = pd.factorize(pd.Index([known.get(one) or f"\0{one}" for one in names[WORKER]], dtype=object))
     names[HOST] = [None if host.startswith("\0") else host for host in hosts]
     if 1 < len(hosts) < len(host_of):
-        levels = {HOST: Levels.of(host_of[levels[WORKER].codes], len(hosts))} | levels
+        levels = {HOST: Groups(host_of[levels[WORKER].codes], len(hosts))} | levels
         parts[HOST] = levels[WORKER], host_of
     number = len(names[ENDPOINT])
     pairs = levels[FILE].codes * number + levels[ENDPOINT].codes if number > 1 else levels[ENDPOINT].codes
     rows, of_pairs = named_codes(pa.array(pairs))
     if 1 < number < len(of_pairs):
-        parts[ENDPOINT] = Levels.of(rows, len(of_pairs)), of_pairs.to_numpy() % number
+        parts[ENDPOINT] = Groups(rows, len(of_pairs)), of_pairs.to_numpy() % number
     else:
         del levels[ENDPOINT]
     timed = not table["thread"].null_count and not table["start"].null_count

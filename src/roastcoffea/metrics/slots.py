@@ -21,7 +21,17 @@ from roastcoffea.metrics.phases import (
     UNRECORDED,
     WORKER_OVERHEAD,
 )
-from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Groups, Integers, Numbers, level_before, union
+from roastcoffea.metrics.statistics import (
+    MICROSECONDS,
+    Axes,
+    Flags,
+    Groups,
+    Integers,
+    Numbers,
+    level_before,
+    order_of,
+    union,
+)
 from roastcoffea.records.workers import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
@@ -178,8 +188,9 @@ def _fill(
 ) -> tuple[_Changes, _Changes, float]:
     """Add up the time for each cause within each worker.
 
-    `attempts` contains the workers of attempts, and the moments from `assigned` to `seen`. Returns the changes in remaining free slots, the changes in surplus ready tasks, and the busy time beyond what the
-    number of threads allows.
+    `attempts` contains the workers of attempts, and the moments from `assigned` to `seen`. Returns the changes in
+    remaining free slots, the changes in surplus ready tasks, and the busy time beyond what the number of threads
+    allows.
     """
     of_attempts, *moments_of = attempts
     times = [(of_attempts, moments) for moments in moments_of]
@@ -250,7 +261,7 @@ def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> 
     slots, tasks = np.zeros((2, len(times)), np.int64)
     slots[: ends[1]] = np.concatenate([left.change, surplus.change.astype(np.int64) << HALF])
     tasks[ends[1] : ends[2]] = np.repeat([1, -1], len(queued) // 2)
-    order = _order(times)
+    order = order_of(times)
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     free_slots, behind = np.zeros((axes.rows, axes.bins)), np.zeros((4, axes.rows, axes.bins))
     at_edges, clocks, level = np.zeros((4, axes.bins + 1)), np.zeros((4, 1)), np.zeros((2, 1), np.int64)
@@ -277,18 +288,6 @@ def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> 
         behind += [axes.sums(places, change * each) for each in clock[:, is_left]]
     found = free_slots * at_edges[:, None, 1:] - behind + level_before(free_slots) * np.diff(at_edges)[:, None]
     return found, by_wait / MICROSECONDS
-
-
-def _order(times: Integers) -> Integers:
-    """Order of times that are not negative. Sorting numbers is several times faster than sorting their places."""
-    bits = max(len(times) - 1, 1).bit_length()
-    if int(times.max(initial=0)).bit_length() + bits > 63:
-        return np.argsort(times)
-    keys = times << bits
-    keys |= np.arange(len(times))
-    keys.sort()
-    keys &= (1 << bits) - 1
-    return keys
 
 
 def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:

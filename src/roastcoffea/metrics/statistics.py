@@ -77,10 +77,14 @@ def named_codes(column: pa.ChunkedArray | pa.Array) -> tuple[Integers, pa.Array]
     if not pa.types.is_dictionary(column.type):
         return np.asarray(encoded.indices.to_numpy(), np.int64), encoded.dictionary
     # a stored dictionary is in any order, has no null, and may hold values that do not appear
-    known = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
-    first = rows_of(known, known)
-    starts = np.flatnonzero(first == np.arange(len(first)))
-    return rows_of(known, known[starts]), encoded.dictionary.take(pa.array(known[starts], mask=known[starts] < 0))
+    number, rows = len(encoded.dictionary), np.arange(len(encoded))
+    known = np.asarray(encoded.indices.fill_null(number).to_numpy(), np.int64)
+    first = np.full(number + 1, len(rows))
+    first[known[::-1]] = rows[::-1]
+    there = np.flatnonzero(first < len(rows))
+    there = there[np.argsort(first[there])]
+    first[there] = rows[: len(there)]
+    return first[known], encoded.dictionary.take(pa.array(there, mask=there == number))
 
 
 def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers:
@@ -107,33 +111,58 @@ def rows_of(values: Integers, known: Integers) -> Integers:
     return np.asarray(first[np.minimum(beyond_low, np.uint64(span)).view(np.int64)])
 
 
-class Groups:
-    """Values grouped by integer codes, which are sorted only once."""
-
-    def __init__(self, code: Integers, number: int) -> None:
-        self.sizes = np.bincount(code, minlength=number)
+def order_of(numbers: Integers) -> Integers:
+    """Order of integers that are not negative. Equal ones keep their order."""
+    if numbers.max(initial=0) < 1 << 16:
         # sorting 16-bit integers takes linear time
-        self.order = np.argsort(code.astype(np.min_scalar_type(number)), kind="stable")
+        return np.argsort(numbers.astype(np.uint16), kind="stable")
+    bits = max(len(numbers) - 1, 1).bit_length()
+    if int(numbers.max(initial=0)).bit_length() + bits > 63:
+        return np.argsort(numbers, kind="stable")
+    # sorting numbers is several times faster than sorting their places
+    keys = numbers.astype(np.int64) << bits
+    keys |= np.arange(len(numbers))
+    keys.sort()
+    keys &= (1 << bits) - 1
+    return keys
+
+
+class Groups:
+    """Values grouped by integer codes below `number`, which are sorted only once. Groups may be empty."""
+
+    def __init__(self, codes: Integers, number: int) -> None:
+        self.codes = codes
+        self.sizes = np.bincount(codes, minlength=number)
+
+    @cached_property
+    def order(self) -> Integers:
+        """Values in order of their groups."""
+        return order_of(self.codes)
 
     @cached_property
     def _by_size(self) -> tuple[Integers, Integers, Numbers]:
         """Groups in order of size, the values in this order, and memory for them, which is used for all medians."""
         groups = np.argsort(self.sizes, kind="stable")
-        sizes, begins = self.sizes[groups], (np.cumsum(self.sizes) - self.sizes)[groups]
-        places = np.arange(len(self.order)) + np.repeat(begins - np.cumsum(sizes) + sizes, sizes)
-        return groups, self.order[places], np.empty(len(self.order))
+        place = np.empty(len(groups), np.int64)
+        place[groups] = np.arange(len(groups))
+        return groups, order_of(place[self.codes]), np.empty(len(self.codes))
 
     def medians(self, values: Numbers, fewest: int = 1) -> Numbers:
         """Median of each group, or NaN for groups with fewer than `fewest` values."""
+        lower, upper = self.middles(values)
+        return np.where(self.sizes >= fewest, (lower + upper) / 2, np.nan)
+
+    def middles(self, values: Numbers) -> Numbers:
+        """Lower and upper median of each group (rows), or NaN for empty groups."""
         groups, order, ordered = self._by_size
         np.take(values, order, out=ordered, mode="clip")  # other modes make a copy first
-        found, group, begin = np.full(len(self.sizes), np.nan), 0, 0
+        found, group, begin = np.full((2, len(self.sizes)), np.nan), 0, 0
         for size, number in zip(*map(np.ndarray.tolist, np.unique(self.sizes, return_counts=True)), strict=True):
-            if size >= max(fewest, 1):
+            if size:
                 # one call sorts all groups of the same size
                 alike = ordered[begin : begin + number * size].reshape(number, size)
                 alike.sort(axis=1)
-                found[groups[group : group + number]] = (alike[:, (size - 1) // 2] + alike[:, size // 2]) / 2
+                found[:, groups[group : group + number]] = alike[:, (size - 1) // 2], alike[:, size // 2]
             group, begin = group + number, begin + number * size
         return found
 
@@ -186,9 +215,9 @@ def time_weighted_mean(times: Numbers, values: Numbers) -> float:
 def nonnegative_fit(matrix: Numbers, target: Numbers) -> Numbers:
     """Fit nonnegative coefficients by least squares, even if `nnls` fails (scipy 1.12 to 1.14, similar columns)."""
     if matrix.shape[0] == matrix.shape[1] and np.linalg.matrix_rank(matrix) == len(matrix):
-        exact: Numbers = np.linalg.solve(matrix, target)
+        exact = np.linalg.solve(matrix, target)
         if exact.min() >= 0:  # much faster
-            return exact
+            return np.asarray(exact, np.float64)
     try:
         fitted: Numbers = scipy.optimize.nnls(matrix, target)[0]
     except (RuntimeError, np.linalg.LinAlgError):
