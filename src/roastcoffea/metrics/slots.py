@@ -256,11 +256,13 @@ def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> 
     marks, waits = _waits(attempts, axes)
     runnable, assigned = axes.microseconds(attempts.runnable), axes.microseconds(attempts.assigned)
     queued = np.concatenate([moments[runnable < assigned] for moments in (runnable, assigned)])
-    kinds = (left.time, surplus.time, queued, marks, axes.edges)
+    ready_at, ready_change = _while_free(left, surplus.time, surplus.change)
+    queued_at, queued_change = _while_free(left, queued, np.repeat(np.array([1, -1], np.int32), len(queued) // 2))
+    kinds = (left.time, ready_at, queued_at, marks, axes.edges)
     times, ends = np.concatenate(kinds), np.cumsum([len(kind) for kind in kinds])
     slots, tasks = np.zeros((2, len(times)), np.int64)
-    slots[: ends[1]] = np.concatenate([left.change, surplus.change.astype(np.int64) << HALF])
-    tasks[ends[1] : ends[2]] = np.repeat([1, -1], len(queued) // 2)
+    slots[: ends[1]] = np.concatenate([left.change, ready_change << HALF])
+    tasks[ends[1] : ends[2]] = queued_change
     order = order_of(times)
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     free_slots, behind = np.zeros((axes.rows, axes.bins)), np.zeros((4, axes.rows, axes.bins))
@@ -288,6 +290,20 @@ def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> 
         behind += [axes.sums(places, change * each) for each in clock[:, is_left]]
     found = free_slots * at_edges[:, None, 1:] - behind + level_before(free_slots) * np.diff(at_edges)[:, None]
     return found, by_wait / MICROSECONDS
+
+
+def _while_free(left: _Changes, times: Integers, change: Levels) -> tuple[Integers, Integers]:
+    """Changes at times when slots are free. All others are added up until the next change in the number of free slots.
+
+    While no slot is free, levels have no effect. This is most of the time in a large run.
+    """
+    order = order_of(left.time)
+    following, free = left.time[order], np.append(0, np.cumsum(left.change[order]))
+    place = np.searchsorted(following, times, side="right")
+    counts = free[place] > 0
+    later = np.bincount(place[~counts], change[~counts], len(free)).astype(np.int64)[:-1]
+    at = np.flatnonzero(later)
+    return np.append(times[counts], following[at]), np.append(change[counts].astype(np.int64), later[at])
 
 
 def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
