@@ -168,7 +168,9 @@ def _phase_seconds(records: Records, used: Flags) -> dict[str, Numbers]:
     if not used.all():
         seconds = {name: np.where(used, values, 0.0) for name, values in seconds.items()}
     seconds[phases.STARTUP] = np.zeros(len(chunks))
-    of_run = np.append(records.together, 0)[places(chunks["worker"], records.workers)]
+    of_run = np.zeros(len(chunks), np.int64)
+    if records.together.any():
+        of_run = np.append(records.together, 0)[places(chunks["worker"], records.workers)]
     for name, excess in _excess_of_first_chunks(chunks, used, of_run).items():
         if excess.any():
             late = np.minimum(excess, seconds[name])
@@ -396,7 +398,8 @@ def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dic
     if not len(first) or not len(later):
         return found
     dataset, file = (
-        codes(pa.array(row_codes(pa.table({"run": of_run, "of": chunks[name]})))) for name in ("dataset", "file")
+        codes(pa.array(row_codes(pa.table({"run": of_run, "of": chunks[name]}))) if of_run.any() else chunks[name])
+        for name in ("dataset", "file")
     )
     worker = codes(chunks["worker"])
     datasets, files, workers = (int(each.max()) + 1 for each in (dataset, file, worker))
