@@ -6,11 +6,12 @@ import io
 import pickle
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from benchmarks.page import memory
 from benchmarks.scale.figures import Figure, Timed, Watched, timed, tried, watched
@@ -20,7 +21,7 @@ from benchmarks.scheduler import BEGINNING, CALL, Load, runner_call
 from roastcoffea.backends.recorder import LoggedCluster
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.journal import LOG
-from roastcoffea.measurement import load
+from roastcoffea.measurement import Measurement, load
 
 
 @dataclass(frozen=True)
@@ -147,4 +148,35 @@ def of_measurement(folder: Path) -> list[Figure]:
         Figure("residual of the ledger", abs(ledger.residual or 0.0) / (ledger.total or 1.0), "", 0.001),
         Figure("levels of merges", len(merges), "", None, levels),
         Figure("merged", float(merges["input_bytes"].sum()) / MEGABYTE, "MB"),
+    ]
+
+
+SAMPLED: Final = 1000
+"""Workers that are sampled each second in a run with many samples."""
+
+
+def with_samples(folder: Path) -> list[Figure]:
+    """Save the run again, with the samples that SAMPLED workers leave if they are taken each second."""
+    run = load(folder / "run").run
+    assert run.samples is not None
+    times, workers = np.arange(run.start, run.stop), run.samples["worker"].to_pylist()
+    first = [*{worker: place for place, worker in reversed([*enumerate(workers)])}.values()][-SAMPLED:]
+    rows = run.samples.take(np.repeat(first, len(times)))
+    # memory that grows and falls, as it does in a run
+    memory_of = np.random.default_rng(1).integers(1_000_000_000, 2_000_000_000, len(rows))
+    own = dict.fromkeys(("time", "last_seen", "noted"), np.tile(times, len(first))) | {"memory": memory_of}
+    for name, values in own.items():
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values))
+    Measurement(replace(run, samples=rows)).save(folder, "sampled", overwrite=True)
+    return [Figure("samples", len(rows) / 1e6, "M", None, f"of {len(first)} workers, each second")]
+
+
+def of_samples(folder: Path) -> list[Figure]:
+    """Load the run with many samples, and compute everything."""
+    measurement = load(folder / "sampled")
+    metrics = measurement.metrics
+    computing = watched(lambda: [name in metrics for name in metrics.unit])
+    return [
+        computing.figure("metrics, both ledgers and verdict"),
+        Figure("  memory of the process", computing.peak, "GB", 2.5),
     ]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.scale.client_cost import of_measurement, on_client
+from benchmarks.scale.client_cost import SAMPLED, of_measurement, of_samples, on_client, with_samples
 from benchmarks.scale.figures import HEADINGS, Figure, apart, table_of
 from benchmarks.scale.scheduler_cost import HEARTBEAT, on_scheduler, share_of_real_scheduler
 from benchmarks.scheduler import THREADS, Load
@@ -24,6 +24,10 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[Any, Load, Path], list[Figure]]]]
     "scheduler": ("plugin on the scheduler", lambda _, size, folder: apart(on_scheduler, size, folder)),
     "client": ("client", lambda _, size, folder: apart(on_client, size, folder)),
     "measurement": ("measurement", lambda *given: apart(of_measurement, given[-1])),
+    "samples": (
+        f"samples of {SAMPLED} workers each second",
+        lambda *given: apart(with_samples, given[-1]) + apart(of_samples, given[-1]),
+    ),
 }
 """Parts by name: title, and what gives its figures. Each needs what those before it left in the folder."""
 
