@@ -30,9 +30,11 @@ class Costs(NamedTuple):
     `gap` is the time between two consecutive tasks on a thread. `latency` is the time from assigning a task until it
     starts on a free thread. `steal` is the time an idle worker takes to steal a task (Dask rebalances every 0.1 s).
     `scheduler` is the scheduler's CPU time per task. In each process, the first task starts `cold_wait` seconds later
-    and uses `cold_before` seconds more CPU time. `outside` is the CPU time per task that processes on the host use
-    outside of tasks. `crowded` is not a time: it is the relative increase in CPU time each time the number of jobs on a
-    core doubles.
+    and uses `cold_before` seconds more CPU time.
+
+    Two costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second that
+    a task would take alone. `crowded` is the relative increase in CPU time each time the number of jobs on a core
+    doubles.
     """
 
     gap: float = 0.0
@@ -50,16 +52,22 @@ class Load:
     """Work to simulate: each chunk uses the CPU, waits, and then uses the CPU again.
 
     Times are in seconds, and chunks are in order of priority. `read` is how long each chunk would wait for shared
-    storage if no other chunk were using the storage.
+    storage if no other chunk were using the storage. `lock` is the part of `wait` that is spent waiting for the GIL.
     """
 
     before: Numbers
     wait: Numbers
     after: Numbers
     read: Numbers | float = 0.0
+    lock: Numbers | float = 0.0
 
     def __len__(self) -> int:
         return len(self.wait)
+
+    @property
+    def alone(self) -> Numbers:
+        """Time that each chunk takes with a core, an interpreter and storage of its own."""
+        return np.asarray(self.before + self.read + self.wait - self.lock + self.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +190,8 @@ def _picked(load: Load, chunks: int, slots: int, seed: int) -> Load:
         # rescale to the mean of all chunks, so that rare chunks do not distort the sample
         return taken * (values.mean() / taken.mean()) if chunks < every and taken.any() else taken
 
-    read = some(load.read + 0 * load.wait)
-    return Load(before=some(load.before), wait=some(load.wait), after=some(load.after), read=read)
+    read, lock = (some(each + 0 * load.wait) for each in (load.read, load.lock))
+    return Load(before=some(load.before), wait=some(load.wait), after=some(load.after), read=read, lock=lock)
 
 
 def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
@@ -252,6 +260,7 @@ class _Simulation:
             np.concatenate([values, 0.0 * inputs]).tolist() for values in (load.read + 0 * load.wait, load.after)
         )
         self.parent, self.missing = parent.tolist(), [*(0 * load.wait), *inputs.tolist()]
+        self.outside = [*(costs.outside * load.alone).tolist(), *(0.0 * inputs).tolist()]
         self.costs, self.turns, self.fetch = costs, turns, merging.fetch
         hosts = [
             _Shared(cores, cluster.others * cores if cores < inf else 0.0, costs.crowded) for _, cores in cluster.hosts
@@ -319,15 +328,15 @@ class _Simulation:
             yield from self._compute(worker, self.after[task] / self.turns)
         self.busy += self.now - began
         if self.costs.outside:
-            self._go_on(self._outside_tasks(worker))
+            self._go_on(self._outside_tasks(worker, self.outside[task]))
         worker.idle += 1
         self._fill(worker, self.costs.gap)
         self.ended.append((task, worker))
         if len(self.ended) == 1:
             self._go_on(self._schedule())
 
-    def _outside_tasks(self, worker: _Worker) -> _Process:
-        yield worker.host, self.costs.outside
+    def _outside_tasks(self, worker: _Worker, seconds: float) -> _Process:
+        yield worker.host, seconds
 
     def _compute(self, worker: _Worker, seconds: float) -> _Process:
         began = self.now

@@ -422,12 +422,14 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
     started = rows_where(tasks, tasks["start"].is_valid())
     costs = costs_of(started)
-    outside = known.outside_tasks / max(len(started), 1) - costs.scheduler * _is_scheduler_here(run)
-    costs = costs._replace(outside=max(outside, 0.0))
     stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
         raise NotMeasuredError("none of its chunks' tasks were recorded")
+    outside = known.outside_tasks - costs.scheduler * len(started) * _is_scheduler_here(run)
+    alone = sum(float(stage.load.alone.sum()) for stage in stages)
+    share = max(outside, 0.0) / alone if alone else 0.0
+    stages = tuple(replace(stage, costs=stage.costs._replace(outside=share)) for stage in stages)
     size = only(call.options.get("chunksize") for call in calls)
     return Recorded(
         name=name,

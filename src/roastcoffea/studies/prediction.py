@@ -12,7 +12,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.stats import t as students_t
 
-from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Chunks, Scenario, bracket, by_law, law_of
+from roastcoffea.replay.changes import (
+    AS_RECORDED,
+    UNCHANGED,
+    ChunkLaw,
+    Chunks,
+    Scenario,
+    at_one_speed,
+    bracket,
+    by_law,
+    law_of,
+)
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
@@ -70,8 +80,8 @@ def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list
 def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Recorded:
     stages = []
     for place, stage in enumerate(run.stages):
-        chunks, activity = stage.chunks, stage.activity
-        if chunks is not None and activity is not None:
+        chunks, activity, outside = stage.chunks, stage.activity, stage.costs.outside
+        if stage.chunks is not None and chunks is not None and activity is not None:
             # a process's first task also does the work of an ordinary task, so its CPU time is scaled by the same
             # factor
             known = np.isfinite(activity.doublings)
@@ -85,7 +95,8 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
             chunks = with_least_lock(chunks.uncrowded(doublings, crowded), blocked)
             # threads also hold the GIL for less time
             chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
-        stages.append(replace(stage, costs=stage.costs._replace(crowded=crowded), chunks=chunks))
+            outside *= float(stage.chunks.load().alone.sum() / chunks.load().alone.sum())
+        stages.append(replace(stage, costs=stage.costs._replace(crowded=crowded, outside=outside), chunks=chunks))
     return replace(run, stages=tuple(stages))
 
 
@@ -307,8 +318,9 @@ class Predictor:
         return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
-        own = (own_chunks(stage, streams) for run in self.runs for stage in run.stages)
-        return [chunks for chunks in own if chunks is not None]
+        """Chunks of all runs and stages, with CPU times as if the cores of all runs were equally fast."""
+        own = ([own_chunks(stage, streams) for stage in run.stages] for run in self.runs)
+        return at_one_speed([[chunks for chunks in of_run if chunks is not None] for of_run in own])
 
     def law(self, streams: float = ALL) -> ChunkLaw | str:
         return law_of(self.chunks(streams))
