@@ -55,6 +55,15 @@ def test_work_outside_tasks_takes_cores_from_later_ones() -> None:
     assert seconds == pytest.approx([2.5, 2.0])
 
 
+def test_work_outside_tasks_goes_with_their_time_but_not_with_waits_for_the_interpreter() -> None:
+    """A chunk of 2 s leaves 1 s of it, which slows down the next chunk on the only core."""
+    twos, none = 2 * np.ones(2), np.zeros(2)
+    one, locked = Cluster(threads=1, hosts=[(1, 1.0)]), Load(before=twos, wait=twos, after=none, lock=twos)
+    assert replayed(Load(before=twos, wait=none, after=none), one, Costs(outside=0.5)).seconds == pytest.approx(5.0)
+    assert locked.alone.tolist() == [2.0, 2.0]
+    assert replayed(locked, one, Costs(outside=0.5)).seconds == pytest.approx(9.0)
+
+
 @pytest.mark.parametrize("streams", [float("inf"), 8.0])
 def test_a_sample_takes_as_long_as_all(streams: float) -> None:
     random = np.random.default_rng(3)

@@ -80,7 +80,7 @@ def test_a_cluster_in_one_process_has_no_cpu_time_outside_tasks() -> None:
     assert cpu_outside_tasks(run_from("node", "inproc://10.0.0.1/1/1"), CPU) == 0.0
 
 
-def test_cpu_time_outside_tasks_is_shared_by_tasks() -> None:
+def test_cpu_time_outside_tasks_goes_with_the_time_of_chunks() -> None:
     """The scheduler's own 1.1 ms for a task are simulated apart."""
     here, elsewhere = (
         recorded_with(run_from(client), Known(2.0, outside_tasks=8.0), "this") for client in ("node", "elsewhere")

@@ -179,8 +179,9 @@ PAIRS: Final = CHANGES[::2] + (CHANGES[1::2] << HALF)
 
 
 def _both(pairs: Integers) -> tuple[Levels, Levels]:
-    """The two levels, which are not negative, of a pair."""
-    return (pairs & (1 << HALF) - 1).astype(np.int32), (pairs >> HALF).astype(np.int32)
+    """The two levels of a pair."""
+    low = pairs.astype(np.int32)  # the lower bits, with their sign
+    return low, ((pairs - low) >> HALF).astype(np.int32)
 
 
 def _fill(

@@ -78,7 +78,7 @@ def named_codes(column: pa.ChunkedArray | pa.Array) -> tuple[Integers, pa.Array]
         return np.asarray(encoded.indices.to_numpy(), np.int64), encoded.dictionary
     # a stored dictionary is in any order, has no null, and may hold values that do not appear
     number, rows = len(encoded.dictionary), np.arange(len(encoded))
-    known = np.asarray(encoded.indices.fill_null(number).to_numpy(), np.int64)
+    known = pc.cast(encoded.indices, pa.int64()).fill_null(number).to_numpy()
     first = np.full(number + 1, len(rows))
     first[known[::-1]] = rows[::-1]
     there = np.flatnonzero(first < len(rows))
