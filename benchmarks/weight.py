@@ -32,9 +32,9 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 38_410,
-    "studies": 41_940,
-    "diagnosis": 31_990,
+    "metrics": 39_140,
+    "studies": 42_270,
+    "diagnosis": 31_850,
     "instrument": 27_000,
     "report": 24_530,
     "backends": 24_580,
@@ -43,7 +43,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "visualization": 14_130,
     "monitor": 11_400,
     "storage": 11_200,
-    "replay": 9_390,
+    "replay": 9_540,
     TOP: 7_300,
     "cli": 7_450,
     "compat": 4_260,

@@ -64,6 +64,14 @@ def test_work_outside_tasks_goes_with_their_time_but_not_with_waits_for_the_inte
     assert replayed(locked, one, Costs(outside=0.5)).seconds == pytest.approx(9.0)
 
 
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 4.0), (2, 2.0 / 0.9), (4, 2.0 / 0.8)])
+def test_processes_use_cores_all_the_time(workers: int, seconds: float) -> None:
+    """Four chunks of 1 s on two cores, of which each process takes a tenth of one: one worker has a core to spare."""
+    load = Load(before=np.ones(4), wait=np.zeros(4), after=np.zeros(4))
+    cluster = Cluster(threads=1, hosts=[(workers, 2.0)])
+    assert replayed(load, cluster, Costs(process=0.1)).seconds == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize("streams", [float("inf"), 8.0])
 def test_a_sample_takes_as_long_as_all(streams: float) -> None:
     random = np.random.default_rng(3)

@@ -81,11 +81,21 @@ def test_a_cluster_in_one_process_has_no_cpu_time_outside_tasks() -> None:
 
 
 def test_cpu_time_outside_tasks_goes_with_the_time_of_chunks() -> None:
-    """The scheduler's own 1.1 ms for a task are simulated apart."""
+    """Of 8 s in a run of 4 s, two processes always use 4 % of a core; eight chunks of 1 s take the rest with them.
+
+    The scheduler's own 1.1 ms for a task are simulated apart.
+    """
     here, elsewhere = (
         recorded_with(run_from(client), Known(2.0, outside_tasks=8.0), "this") for client in ("node", "elsewhere")
     )
-    assert [run.stages[0].costs.outside for run in (here, elsewhere)] == pytest.approx([1.0 - 1.1e-3, 1.0])
+    costs = [run.stages[0].costs for run in (here, elsewhere)]
+    assert [each.process for each in costs] == [0.04, 0.04]
+    assert [each.outside for each in costs] == pytest.approx([0.96 - 1.1e-3, 0.96])
+
+
+def test_little_cpu_time_outside_tasks_is_that_of_processes() -> None:
+    (stage,) = recorded_with(run_from("elsewhere"), Known(2.0, outside_tasks=0.16), "this").stages
+    assert (stage.costs.process, stage.costs.outside) == pytest.approx((0.02, 0.0))
 
 
 def test_each_runner_call_is_a_stage() -> None:

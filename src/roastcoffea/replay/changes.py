@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -280,7 +280,9 @@ def without_dask(*, outputs: bool = False) -> Scenario:
 
     If `outputs` is true, also keep the time spent compressing and fetching large results.
     """
-    scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, steal=0.0, outside=0.0))
+    scenario = Scenario(
+        costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, steal=0.0, outside=0.0, process=0.0)
+    )
     if outputs:
         return scenario
     return replace(
@@ -330,42 +332,6 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
         name: _fitted(events[own], parts[own]) if reason is None else _through(pooled, events[own], parts[own])
         for name, own, reason in zip(names, rows, reasons, strict=True)
     }
-
-
-def at_one_speed(runs: Sequence[Sequence[Chunks]]) -> list[Chunks]:
-    """Scale the CPU times of chunks, by run and stage, as if the cores of all runs were equally fast.
-
-    The CPU time for opening a file does not depend on the size of a chunk. A difference between runs, less its error,
-    is therefore a difference in speed, e.g. because of other programs, clock rates or virtual machines.
-    """
-    known = [dict(_of_openings(stages)) for stages in runs]
-    common = set.intersection(*map(set, known))
-    if not common:
-        return [chunks for stages in runs for chunks in stages]
-    usual = {key: np.mean([own[key][0] for own in known]) for key in common}
-    found = []
-    for own, stages in zip(known, runs, strict=True):
-        slower = float(np.mean([own[key][0] - usual[key] for key in common]))
-        error = float(np.sqrt(np.sum([own[key][1] ** 2 for key in common]))) / len(common)
-        speed = np.exp(slower * max(1 - (error / slower) ** 2, 0.0)) if slower else 1.0
-        for chunks in stages:
-            of_cpu = {name: getattr(chunks.parts, name) / speed for name in ("open_cpu", "decompress", "cpu")}
-            found.append(chunks.with_parts(**of_cpu))
-    return found
-
-
-def _of_openings(stages: Sequence[Chunks]) -> Iterator[tuple[tuple[int, str], tuple[float, float]]]:
-    """Logarithm of the median CPU time for opening a file, and its standard error, by stage and dataset."""
-    for place, chunks in enumerate(stages):
-        for code, name in enumerate(chunks.datasets):
-            own = chunks.parts.open_cpu[chunks.dataset == code]
-            if len(own) >= FEWEST_OPENINGS and (middle := float(np.median(own))) > 0:
-                spread = 1.4826 * float(np.median(np.abs(own - middle))) / middle
-                yield (place, name), (float(np.log(middle)), 1.2533 * spread / len(own) ** 0.5)
-
-
-FEWEST_OPENINGS: Final = 8
-"""Minimum number of chunks of a dataset for comparing the speed of runs."""
 
 
 def datasets_of(runs: Sequence[Chunks]) -> tuple[list[str], Integers]:

@@ -32,9 +32,9 @@ class Costs(NamedTuple):
     `scheduler` is the scheduler's CPU time per task. In each process, the first task starts `cold_wait` seconds later
     and uses `cold_before` seconds more CPU time.
 
-    Two costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second that
-    a task would take alone. `crowded` is the relative increase in CPU time each time the number of jobs on a core
-    doubles.
+    Three costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second
+    that a task would take alone, and `process` is the part of a core that each worker process always uses. `crowded` is
+    the relative increase in CPU time each time the number of jobs on a core doubles.
     """
 
     gap: float = 0.0
@@ -44,6 +44,7 @@ class Costs(NamedTuple):
     cold_wait: float = 0.0
     steal: float = 0.05
     outside: float = 0.0
+    process: float = 0.0
     crowded: float = 0.0
 
 
@@ -263,7 +264,12 @@ class _Simulation:
         self.outside = [*(costs.outside * load.alone).tolist(), *(0.0 * inputs).tolist()]
         self.costs, self.turns, self.fetch = costs, turns, merging.fetch
         hosts = [
-            _Shared(cores, cluster.others * cores if cores < inf else 0.0, costs.crowded) for _, cores in cluster.hosts
+            _Shared(
+                max(cores - costs.process * workers, cores / 10),
+                cluster.others * cores if cores < inf else 0.0,
+                costs.crowded,
+            )
+            for workers, cores in cluster.hosts
         ]
         self.storage, self.scheduler = _Shared(cluster.streams), hosts[-1] if cluster.scheduler_here else _Shared(1.0)
         self.workers = [

@@ -283,6 +283,10 @@ def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
 
 Value = TypeVar("Value")
 
+OF_PROCESS: Final = 0.04
+"""Typical part of a core that a worker process uses for heartbeats and profiles. The rest of the CPU time outside
+tasks goes with the time that tasks take."""
+
 ABSENT_THREADS: Final = 0.02
 """Fraction of thread time missing above which to warn. Thread time is missing if workers join late or leave early."""
 
@@ -426,10 +430,11 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
         raise NotMeasuredError("none of its chunks' tasks were recorded")
-    outside = known.outside_tasks - costs.scheduler * len(started) * _is_scheduler_here(run)
-    alone = sum(float(stage.load.alone.sum()) for stage in stages)
-    share = max(outside, 0.0) / alone if alone else 0.0
-    stages = tuple(replace(stage, costs=stage.costs._replace(outside=share)) for stage in stages)
+    outside = max(known.outside_tasks - costs.scheduler * len(started) * _is_scheduler_here(run), 0.0)
+    present, alone = known.workers * (run.stop - run.start), sum(float(stage.load.alone.sum()) for stage in stages)
+    process = min(OF_PROCESS, outside / present) if present else 0.0
+    share = (outside - process * present) / alone if alone else 0.0
+    stages = tuple(replace(stage, costs=stage.costs._replace(outside=share, process=process)) for stage in stages)
     size = only(call.options.get("chunksize") for call in calls)
     return Recorded(
         name=name,

@@ -18,7 +18,6 @@ from roastcoffea.replay.changes import (
     ChunkLaw,
     Chunks,
     Scenario,
-    at_one_speed,
     bracket,
     by_law,
     law_of,
@@ -102,6 +101,38 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
 
 def median_of(replays: Sequence[Replayed]) -> float:
     return median(replay.seconds for replay in replays)
+
+
+def at_one_speed(runs: Sequence[Sequence[Chunks]]) -> list[Chunks]:
+    """Scale the CPU times of chunks, by run and stage, as if the cores of all runs were equally fast.
+
+    The CPU time for opening a file does not depend on the size of a chunk. A difference between runs, less its error,
+    is therefore a difference in speed, e.g. because of other programs, clock rates or virtual machines.
+    """
+    if len(runs) == 1:
+        return [*runs[0]]
+    names = sorted(set.intersection(*({name for each in stages for name in each.datasets} for stages in runs)))
+    opened = np.array([[_opening(stages, name) for name in names] for stages in runs]).reshape(len(runs), -1, 2)
+    middles, errors = opened[:, np.isfinite(opened).all(axis=(0, 2))].transpose(2, 0, 1)
+    found: list[Chunks] = []
+    for stages, own, error in zip(runs, middles - middles.mean(axis=0), errors, strict=True):
+        slower, chance = own.sum(), float(np.hypot.reduce(error))
+        speed = np.exp((slower - chance**2 / slower) / len(own)) if abs(slower) > chance else 1.0
+        for chunks in stages:
+            of_cpu = {name: getattr(chunks.parts, name) / speed for name in ("open_cpu", "decompress", "cpu")}
+            found.append(chunks.with_parts(**of_cpu))
+    return found
+
+
+def _opening(stages: Sequence[Chunks], dataset: str) -> tuple[float, float]:
+    """Logarithm of the median CPU time for opening a file, and its error; NaN for fewer than eight chunks."""
+    known = (each for each in stages if dataset in each.datasets)
+    seconds = np.concatenate([each.parts.open_cpu[each.dataset == each.datasets.index(dataset)] for each in known])
+    middle = float(np.median(seconds)) if len(seconds) >= 8 else 0.0
+    if not middle:
+        return np.nan, np.nan
+    # the error of a median, from the median absolute deviation
+    return float(np.log(middle)), 1.858 * float(np.median(np.abs(seconds / middle - 1))) / len(seconds) ** 0.5
 
 
 def others_of(run: Recorded) -> float:

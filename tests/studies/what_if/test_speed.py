@@ -1,0 +1,57 @@
+"""Runs with cores of different speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_runs import parts
+
+from roastcoffea.replay.changes import Chunks, law_of
+from roastcoffea.studies.prediction import at_one_speed
+
+
+def chunks(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:
+    """Chunks of one file, that take a fixed time to open and some for each event."""
+    stop, none = np.cumsum(events), np.zeros(len(events))
+    whole = none.astype(np.int64)
+    return Chunks(
+        datasets=("data",),
+        dataset=whole,
+        file=whole,
+        start=stop - events,
+        stop=stop,
+        parts=parts(open_cpu=none + fixed, cpu=each * np.array(events, np.float64)),
+        factor=none + 1.0,
+        row=np.arange(len(events)),
+    )
+
+
+def test_runs_are_compared_at_one_speed() -> None:
+    """The second run's cores were half as fast; its law is that of both at their mean speed, and all else stays."""
+    one, other = chunks(*[100] * 20), chunks(*[300] * 20, fixed=1.0, each=0.02)
+    other = other.with_parts(wait=np.ones(20))
+    first, second = at_one_speed([[one], [other]])
+    assert second.parts.wait.tolist() == [1.0] * 20
+    law = law_of([first, second])
+    assert not isinstance(law, str)
+    mean = 2**0.5
+    assert law["data"][0] == pytest.approx([0.5 * mean, 0.0], abs=1e-9)
+    assert law["data"][4] == pytest.approx([0.0, 0.01 * mean], abs=1e-9)
+
+
+def test_a_difference_that_chance_explains_is_no_speed() -> None:
+    random = np.random.default_rng(1)
+    one, other = chunks(*[100] * 20), chunks(*[300] * 20)
+    scattered = [run.with_parts(open_cpu=random.normal(0.5, 0.1, 20)) for run in (one, other)]
+    for before, after in zip(scattered, at_one_speed([[run] for run in scattered]), strict=True):
+        assert after.parts.cpu == pytest.approx(before.parts.cpu, rel=0.02)
+
+
+def test_runs_of_few_chunks_or_different_datasets_are_not_compared() -> None:
+    few, many, fast = chunks(100, 100), chunks(*[100] * 20), chunks(*[100] * 20, fixed=0.1)
+    elsewhere = replace(fast, datasets=("other",))
+    for runs in ([few, fast], [many, elsewhere]):
+        for before, after in zip(runs, at_one_speed([[run] for run in runs]), strict=True):
+            assert after.parts.cpu.tolist() == before.parts.cpu.tolist()
