@@ -136,7 +136,7 @@ class Scheduling(WorkerPlugin):  # type: ignore[misc]
             self.seconds += SECONDS
 
 
-def told(share: float, seed: str, dask_worker: Any) -> float:
+def redrawn(share: float, seed: str, dask_worker: Any) -> float:
     """Draw with another share and seed from now on; the seconds that were added before."""
     plugin = dask_worker.plugins[Scheduling.name]
     added = plugin.seconds
@@ -156,10 +156,10 @@ class Ran(NamedTuple):
 def ran(runner: Runner, fileset: Any, processor: Delayed) -> Ran:
     """Measure a run with delays."""
     share, seed, client = processor.share, processor.seed, runner.executor.client
-    client.run(told, share * (processor.kind == SCHEDULING), seed)
+    client.run(redrawn, share * (processor.kind == SCHEDULING), seed)
     with MetricsCollector(client) as collector:
         output = runner(fileset, treename=TREE, processor_instance=processor)
-    added = sum(client.run(told, 0.0, seed).values())
+    added = sum(client.run(redrawn, 0.0, seed).values())
     return Ran(output["planted"].seconds + added, share, seed, collector.measurement)
 
 

@@ -1,11 +1,14 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from roastcoffea.metrics.statistics import (
     Groups,
     clipped,
+    having,
     highest_concurrency,
     integral,
+    named_codes,
     nonnegative_fit,
     time_weighted_mean,
     union_length,
@@ -38,6 +41,32 @@ def test_medians_of_groups(number: int):
         own = values[code == place]
         assert found[place] == np.median(own) if len(own) >= 2 else np.isnan(found[place])
     assert np.isnan(Groups(code[:0], 3).medians(values[:0])).all()
+
+
+@pytest.mark.parametrize(
+    ("matrix", "target", "law"),
+    [
+        ([[2.0, 1.0], [0.0, 1.0]], [5.0, 1.0], [2.0, 1.0]),
+        ([[1.0, 1.0], [0.0, 1.0]], [1.0, -1.0], [1.0, 0.0]),
+        ([[1.0, 1.0], [0.0, 0.0]], [2.0, 0.0], [2.0, 0.0]),
+    ],
+)
+def test_square_fits_are_not_negative(matrix: list[list[float]], target: list[float], law: list[float]):
+    """An exact solution, one that would be negative, and a singular matrix, of which only the sum is known."""
+    found = nonnegative_fit(np.array(matrix), np.array(target))
+    assert found.min() >= 0
+    assert np.array(matrix) @ found == pytest.approx(np.array(matrix) @ law)
+
+
+@pytest.mark.parametrize("texts", [["a", None, "b", "a"], ["b", "b"], [None, None], []])
+def test_texts_in_a_dictionary_with_entries_that_do_not_appear(texts: list[str | None]):
+    plain = pa.chunked_array([pa.array(texts, pa.string())])
+    known = pa.array(["c", "b", "a"])
+    places = pa.array([None if text is None else "cba".index(text) for text in texts], pa.int8())
+    encoded = pa.chunked_array([pa.DictionaryArray.from_arrays(places, known)])
+    (one, values), (other, names) = named_codes(plain), named_codes(encoded)
+    assert (one.tolist(), values.to_pylist()) == (other.tolist(), names.to_pylist())
+    assert having(plain, "b").tolist() == having(encoded, "b").tolist()
 
 
 def test_time_weighted_mean_weighs_time_and_not_samples():

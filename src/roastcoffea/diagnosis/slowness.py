@@ -552,12 +552,11 @@ def _fitted(chunks: _Coded) -> _Fitted:
     parts = {kind: Parts(chunks.counted(levels), whole) for kind, (levels, whole) in chunks.parts.items()}
     effect = slow = np.zeros(len(chunks.seconds))
     usual, datasets = ~chunks.first, chunks.levels[DATASET]
-    of_datasets = Groups(datasets.codes, len(datasets.sizes))
     for _ in range(2):
         plain = chunks.seconds / np.exp(effect)
-        typical = typical_seconds(of_datasets, chunks.traits, plain, usual)
+        typical = typical_seconds(datasets, chunks.traits, plain, usual)
         # exclude stragglers: a straggler with rare traits would dominate the law that predicts its duration
-        typical = typical_seconds(of_datasets, chunks.traits, plain, usual & (plain <= USUAL * typical))
+        typical = typical_seconds(datasets, chunks.traits, plain, usual & (plain <= USUAL * typical))
         values = np.log(chunks.seconds / typical)
         first = _first_effect(values - slow, chunks.first) * chunks.first
         blame = blamed((values - first)[chunks.counts], groups, chunks.counted(datasets), parts)

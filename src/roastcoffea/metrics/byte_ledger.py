@@ -566,13 +566,13 @@ def file_read_metrics(counted_chunks: Table, byte_ledger: ByteLedger) -> dict[st
     trees = aggregated(counted_chunks, ["file", "tree"], largest, None)
     files = trees.group_by("file").aggregate([("tree_branches", "sum", NULL_IF_ANY), ("file_bytes", "max")])
     branches = aggregated(byte_ledger.tree_branches, ["file", "tree", "branch"], {"payload": ("bytes_payload", "sum")})
-    sums = branches.group_by("file").aggregate([("branch", "count"), ("payload", "sum")])
+    sums = branches.group_by("file").aggregate([("branch", "count"), ("payload", "sum")]).to_pylist()
+    read = {row["file"]: (row["branch_count"], row["payload_sum"]) for row in sums}
     files = files.filter(files["file"].is_valid()).sort_by("file")
-    place = pc.index_in(files["file"], value_set=sums["file"].combine_chunks())
-    read = [pc.if_else(place.is_valid(), sums[name].take(place), 0) for name in ("branch_count", "payload_sum")]
-    amounts = (files["tree_branches_sum"], read[0], files["file_bytes_max"], read[1])
+    columns = (files[name].to_pylist() for name in ("file", "tree_branches_sum", "file_bytes_max"))
     found = {}
-    for file, of, number, size, payload in zip(*(each.to_pylist() for each in (files["file"], *amounts)), strict=True):
+    for file, of, size in zip(*columns, strict=True):
+        number, payload = read.get(file, (0, 0))
         found[file] = {
             "total_branches": of,
             "branches_read": number,

@@ -106,13 +106,13 @@ def rows_of(values: Integers, known: Integers) -> Integers:
     # consecutive numbers such as run IDs need no search
     first = np.full(span + 1, -1)
     first[known[::-1] - low] = np.arange(len(known))[::-1]
-    # as numbers without a sign, values below the lowest one are beyond the span as well
-    beyond_low = (values - low).view(np.uint64)
+    # as unsigned integers, values below the lowest one are beyond the span as well
+    beyond_low = (values.astype(np.int64, copy=False) - low).view(np.uint64)
     return np.asarray(first[np.minimum(beyond_low, np.uint64(span)).view(np.int64)])
 
 
 def order_of(numbers: Integers) -> Integers:
-    """Order of integers that are not negative. Equal ones keep their order."""
+    """Order of nonnegative integers. Equal ones keep their order."""
     if numbers.max(initial=0) < 1 << 16:
         # sorting 16-bit integers takes linear time
         return np.argsort(numbers.astype(np.uint16), kind="stable")

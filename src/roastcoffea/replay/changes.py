@@ -145,7 +145,8 @@ def chunks_in_parts(
         )
         for part, classes in (("opening", ()), ("CPU", ()), ("CPU", (DECOMPRESS,)), ("waiting", OF_STORAGE))
     )
-    open_cpu = np.clip(np.minimum(cpu - inside, opening), 0.0, None)
+    # helper threads may read while a file is opened, but their CPU time grows with the chunk
+    open_cpu = np.clip(np.minimum(np.minimum(cpus[0], wall) - inside, opening), 0.0, None)
     decompress = np.minimum(decompressed, cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.clip(wall - cpu - contention, 0.0, None)

@@ -33,8 +33,8 @@ class Costs(NamedTuple):
     and uses `cold_before` seconds more CPU time.
 
     Three costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second
-    that a task would take alone, and `process` is the part of a core that each worker process always uses. `crowded` is
-    the relative increase in CPU time each time the number of jobs on a core doubles.
+    that a task would take alone, and `process` is the fraction of a core that each worker process always uses.
+    `crowded` is the relative increase in CPU time each time the number of jobs on a core doubles.
     """
 
     gap: float = 0.0
@@ -68,7 +68,7 @@ class Load:
     @property
     def alone(self) -> Numbers:
         """Time that each chunk takes with a core, an interpreter and storage of its own."""
-        return np.asarray(self.before + self.read + self.wait - self.lock + self.after)
+        return np.asarray(self.before + self.read + np.maximum(self.wait - self.lock, 0.0) + self.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,8 +284,8 @@ def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
 Value = TypeVar("Value")
 
 OF_PROCESS: Final = 0.04
-"""Typical part of a core that a worker process uses for heartbeats and profiles. The rest of the CPU time outside
-tasks goes with the time that tasks take."""
+"""Typical fraction of a core that a worker process uses for heartbeats and profiles, from runs with one to eight
+workers on two cores. The rest of the CPU time outside tasks is proportional to the duration of tasks."""
 
 ABSENT_THREADS: Final = 0.02
 """Fraction of thread time missing above which to warn. Thread time is missing if workers join late or leave early."""

@@ -22,7 +22,7 @@ from roastcoffea.replay.changes import (
     by_law,
     law_of,
 )
-from roastcoffea.replay.cluster import Cluster, Replayed, replayed
+from roastcoffea.replay.cluster import Cluster, Costs, Replayed, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
     Interpreter,
@@ -51,7 +51,13 @@ def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED) -> Rep
 def _replayed(stage: Stage, cluster: Cluster, change: Scenario) -> Replayed:
     chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
     load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
-    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging))
+    costs = stage.costs if stage.chunks is None or chunks is None else _with_outside(stage.costs, stage.chunks, chunks)
+    return replayed(load, cluster, change.costs(costs), change.merging(stage.merging))
+
+
+def _with_outside(costs: Costs, recorded: Chunks, corrected: Chunks) -> Costs:
+    """Keep the CPU time outside tasks if the duration of chunks is corrected."""
+    return costs._replace(outside=costs.outside * float(recorded.load().alone.sum() / corrected.load().alone.sum()))
 
 
 def own_chunks(stage: Stage, streams: float) -> Chunks | None:
@@ -79,8 +85,9 @@ def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list
 def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Recorded:
     stages = []
     for place, stage in enumerate(run.stages):
-        chunks, activity, outside = stage.chunks, stage.activity, stage.costs.outside
-        if stage.chunks is not None and chunks is not None and activity is not None:
+        recorded = chunks = stage.chunks
+        activity, costs = stage.activity, stage.costs
+        if recorded is not None and chunks is not None and activity is not None:
             # a process's first task also does the work of an ordinary task, so its CPU time is scaled by the same
             # factor
             known = np.isfinite(activity.doublings)
@@ -94,8 +101,8 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
             chunks = with_least_lock(chunks.uncrowded(doublings, crowded), blocked)
             # threads also hold the GIL for less time
             chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
-            outside *= float(stage.chunks.load().alone.sum() / chunks.load().alone.sum())
-        stages.append(replace(stage, costs=stage.costs._replace(crowded=crowded, outside=outside), chunks=chunks))
+            costs = _with_outside(costs, recorded, chunks)
+        stages.append(replace(stage, costs=costs._replace(crowded=crowded), chunks=chunks))
     return replace(run, stages=tuple(stages))
 
 
@@ -104,24 +111,34 @@ def median_of(replays: Sequence[Replayed]) -> float:
 
 
 def at_one_speed(runs: Sequence[Sequence[Chunks]]) -> list[Chunks]:
-    """Scale the CPU times of chunks, by run and stage, as if the cores of all runs were equally fast.
+    """Scale the CPU times of chunks, by run and stage, as if the cores of all runs were equally fast."""
+    found: list[Chunks] = []
+    for stages, times in zip(runs, relative_cpu(runs), strict=True):
+        for chunks in stages:
+            of_cpu = {name: getattr(chunks.parts, name) / times for name in ("open_cpu", "decompress", "cpu")}
+            found.append(chunks.with_parts(**of_cpu))
+    return found
+
+
+MOST_APART: Final = 2.0
+"""Largest ratio of CPU times that the speed of cores explains."""
+
+
+def relative_cpu(runs: Sequence[Sequence[Chunks]]) -> list[float]:
+    """CPU time for the same work in each run, relative to the mean of all runs; 1 if it is unknown.
 
     The CPU time for opening a file does not depend on the size of a chunk. A difference between runs, less its error,
-    is therefore a difference in speed, e.g. because of other programs, clock rates or virtual machines.
+    is therefore a difference in speed, e.g. because of other programs, clock rates or virtual machines. If it is too
+    large, files were opened in different ways.
     """
-    if len(runs) == 1:
-        return [*runs[0]]
     names = sorted(set.intersection(*({name for each in stages for name in each.datasets} for stages in runs)))
     opened = np.array([[_opening(stages, name) for name in names] for stages in runs]).reshape(len(runs), -1, 2)
     middles, errors = opened[:, np.isfinite(opened).all(axis=(0, 2))].transpose(2, 0, 1)
-    found: list[Chunks] = []
-    for stages, own, error in zip(runs, middles - middles.mean(axis=0), errors, strict=True):
+    found = []
+    for own, error in zip(middles - middles.mean(axis=0), errors, strict=True):
         slower, chance = own.sum(), float(np.hypot.reduce(error))
-        speed = np.exp((slower - chance**2 / slower) / len(own)) if abs(slower) > chance else 1.0
-        for chunks in stages:
-            of_cpu = {name: getattr(chunks.parts, name) / speed for name in ("open_cpu", "decompress", "cpu")}
-            found.append(chunks.with_parts(**of_cpu))
-    return found
+        found.append(float(np.exp((slower - chance**2 / slower) / len(own))) if abs(slower) > chance else 1.0)
+    return found if max(found) <= MOST_APART * min(found) else [1.0] * len(runs)
 
 
 def _opening(stages: Sequence[Chunks], dataset: str) -> tuple[float, float]:
@@ -350,8 +367,11 @@ class Predictor:
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
         """Chunks of all runs and stages, with CPU times as if the cores of all runs were equally fast."""
+        return at_one_speed(self._by_run(streams))
+
+    def _by_run(self, streams: float) -> list[list[Chunks]]:
         own = ([own_chunks(stage, streams) for stage in run.stages] for run in self.runs)
-        return at_one_speed([[chunks for chunks in of_run if chunks is not None] for of_run in own])
+        return [[chunks for chunks in of_run if chunks is not None] for of_run in own]
 
     def law(self, streams: float = ALL) -> ChunkLaw | str:
         return law_of(self.chunks(streams))
@@ -424,7 +444,12 @@ class Predictor:
             "than predicted: costs that grow faster than the number of events, e.g. when arrays outgrow the caches, "
             "are not modelled"
         )
-        made = self._prediction(replays, cluster, [doubt] * (size > 2 * largest), beyond=beyond)
+        doubts = [doubt] * (size > 2 * largest)
+        times = relative_cpu(self._by_run(ALL))
+        if (apart := max(times) / min(times) - 1) >= 0.1:
+            slower = f"the same work took up to {FRACTION.text(apart)} more CPU time in some runs than in others"
+            doubts.append(f"{slower}; predictions for other chunk sizes assume the mean")
+        made = self._prediction(replays, cluster, doubts, beyond=beyond)
         return replace(made, chunksize=size, rechunked=True)
 
     def _assumptions(self, run: Recorded, cluster: Cluster) -> tuple[Assumed, Mapping[str, Sequence[Assumed]]]:
