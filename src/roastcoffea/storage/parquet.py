@@ -203,7 +203,7 @@ def _empty_table(content: bytes, schema: pa.Schema) -> pa.Table:
     return _table(_Pages(BytesIO(content), 0), schema, 0)
 
 
-def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
+def _table(pages: _Pages, schema: pa.Schema, rows: int | None, *, threads: bool = True) -> pa.Table:
     with pq.ParquetFile(
         pages,
         pre_buffer=False,  # Arrow would read several columns at once
@@ -227,7 +227,7 @@ def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
                 _check_type(field, fields.get(field.name))
         pages.watch(known * SMALLEST_VALUE, len(found), len(schema))
         # if there are few rows, distributing the columns among threads takes longer than reading them
-        table = stored.read(use_threads=known > 100_000) if known else found.empty_table()
+        table = stored.read(use_threads=threads and known > 100_000) if known else found.empty_table()
     if table.num_rows != known:
         raise ValueError(f"{table.num_rows} rows instead of {known}")
     return table if is_ours else table.cast(ours)
@@ -268,7 +268,8 @@ def read_confined() -> None:
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (least, least))
     schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(sys.argv[1])))
-    table = _table(_Pages(FileIO(0), None), schema, rows)
+    # the address space that each thread reserves would count towards the limit
+    table = _table(_Pages(FileIO(0), None), schema, rows, threads=False)
     needed = table.nbytes + len(table) * len(schema) * SMALLEST_VALUE
     if needed > most:
         raise ValueError(f"it holds {needed} bytes, which no measurement of its size does")
