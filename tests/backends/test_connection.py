@@ -74,7 +74,8 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
 ) -> None:
     cluster = command_line_cluster(workers=0, path=str(Path(analyses.__file__).parent))
     client = Client(scheduler_file=str(cluster.file))
-    monkeypatch.setattr("roastcoffea.backends.deployment.SCHEDULER_TIMEOUT", 0.5)
+    # only a stopped one keeps its connection, so that nothing but the time tells
+    monkeypatch.setattr("roastcoffea.backends.deployment.SCHEDULER_TIMEOUT", 0.5 if how == "stopped" else 60.0)
     it_goes_during_the_call, it_was_gone_before = Connection(client), Connection(client)
     ending = threading.Timer(0.2, partial(getattr(Gone, how), client, cluster))
     ending.start()
