@@ -422,6 +422,22 @@ def parts(**given: np.ndarray) -> Parts:
     return Parts(**dict.fromkeys(Parts._fields, none) | given)
 
 
+def chunks_of_sizes(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:
+    """Chunks of one file, that take a fixed time to open and some for each event."""
+    stop = np.cumsum(events)
+    none = np.zeros(len(events))
+    return Chunks(
+        datasets=("data",),
+        dataset=none.astype(np.int64),
+        file=none.astype(np.int64),
+        start=stop - events,
+        stop=stop,
+        parts=parts(open_cpu=none + fixed, cpu=each * np.array(events, np.float64)),
+        factor=none + 0.5,
+        row=np.arange(len(events)),
+    )
+
+
 def chunks_of(read: Numbers, cpu: Numbers, dataset: str = "data") -> Chunks:
     """Chunks of 100 events that take these seconds."""
     number = np.arange(len(read))

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from made_runs import chunks_of_sizes as chunks
 from made_runs import parts
 
-from roastcoffea.replay.changes import (
-    AS_RECORDED,
-    Chunks,
-    Parts,
-    bracket,
-    by_law,
-    cut,
-    law_of,
-    scenarios,
-)
+from roastcoffea.replay.changes import AS_RECORDED, Chunks, Parts, bracket, by_law, cut, law_of, scenarios
 from roastcoffea.replay.cluster import Costs, Load, Merging
 
 ONE, ROWS = np.ones(3), np.arange(3)
@@ -54,22 +46,6 @@ def test_what_changes_make_of_all_else() -> None:
     opening = Load(before=0 * ONE, wait=4 * ONE, after=ONE)
     assert faster.preprocessing(opening).wait.tolist() == [1.0] * 3
     assert free.preprocessing(opening) is opening
-
-
-def chunks(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:
-    """Chunks of one file, that take a fixed time to open and some for each event."""
-    stop = np.cumsum(events)
-    none = np.zeros(len(events))
-    return Chunks(
-        datasets=("data",),
-        dataset=none.astype(np.int64),
-        file=none.astype(np.int64),
-        start=stop - events,
-        stop=stop,
-        parts=parts(open_cpu=none + fixed, cpu=each * np.array(events, np.float64)),
-        factor=none + 0.5,
-        row=np.arange(len(events)),
-    )
 
 
 def test_files_are_cut_as_coffea_does() -> None:

@@ -265,7 +265,7 @@ class _Simulation:
         self.costs, self.turns, self.fetch = costs, turns, merging.fetch
         hosts = [
             _Shared(
-                max(cores - costs.process * workers, cores / 10),
+                max(cores - costs.process * workers, cores / 10),  # tasks always get something
                 cluster.others * cores if cores < inf else 0.0,
                 costs.crowded,
             )

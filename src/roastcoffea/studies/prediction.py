@@ -12,16 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.stats import t as students_t
 
-from roastcoffea.replay.changes import (
-    AS_RECORDED,
-    UNCHANGED,
-    ChunkLaw,
-    Chunks,
-    Scenario,
-    bracket,
-    by_law,
-    law_of,
-)
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Chunks, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Costs, Replayed, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
@@ -57,6 +48,8 @@ def _replayed(stage: Stage, cluster: Cluster, change: Scenario) -> Replayed:
 
 def _with_outside(costs: Costs, recorded: Chunks, corrected: Chunks) -> Costs:
     """Keep the CPU time outside tasks if the duration of chunks is corrected."""
+    if not costs.outside or corrected is recorded:
+        return costs
     return costs._replace(outside=costs.outside * float(recorded.load().alone.sum() / corrected.load().alone.sum()))
 
 
@@ -85,9 +78,9 @@ def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list
 def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Recorded:
     stages = []
     for place, stage in enumerate(run.stages):
-        recorded = chunks = stage.chunks
-        activity, costs = stage.activity, stage.costs
-        if recorded is not None and chunks is not None and activity is not None:
+        recorded, activity, costs = stage.chunks, stage.activity, stage.costs
+        chunks = recorded
+        if recorded is not None and activity is not None:
             # a process's first task also does the work of an ordinary task, so its CPU time is scaled by the same
             # factor
             known = np.isfinite(activity.doublings)
@@ -98,7 +91,7 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
             alike = [one.stages[place] for one in runs if (one.threads, one.chunksize, len(one.stages)) == wanted]
             alone = [each.chunks for each in alike if each.chunks is not None]
             blocked = None if run.threads == 1 else blocked_per_event(alone)
-            chunks = with_least_lock(chunks.uncrowded(doublings, crowded), blocked)
+            chunks = with_least_lock(recorded.uncrowded(doublings, crowded), blocked)
             # threads also hold the GIL for less time
             chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
             costs = _with_outside(costs, recorded, chunks)

@@ -6,26 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_runs import parts
+from made_runs import chunks_of_sizes as chunks
 
-from roastcoffea.replay.changes import Chunks, law_of
+from roastcoffea.replay.changes import law_of
 from roastcoffea.studies.prediction import at_one_speed
-
-
-def chunks(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:
-    """Chunks of one file, that take a fixed time to open and some for each event."""
-    stop, none = np.cumsum(events), np.zeros(len(events))
-    whole = none.astype(np.int64)
-    return Chunks(
-        datasets=("data",),
-        dataset=whole,
-        file=whole,
-        start=stop - events,
-        stop=stop,
-        parts=parts(open_cpu=none + fixed, cpu=each * np.array(events, np.float64)),
-        factor=none + 1.0,
-        row=np.arange(len(events)),
-    )
 
 
 def test_runs_are_compared_at_one_speed() -> None:
