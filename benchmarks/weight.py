@@ -33,7 +33,7 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 39_140,
-    "studies": 42_400,
+    "studies": 42_650,
     "diagnosis": 31_850,
     "instrument": 27_000,
     "report": 24_530,
@@ -43,7 +43,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "visualization": 14_130,
     "monitor": 11_400,
     "storage": 11_200,
-    "replay": 9_550,
+    "replay": 9_555,
     TOP: 7_300,
     "cli": 7_450,
     "compat": 4_260,

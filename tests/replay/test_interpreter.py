@@ -7,15 +7,16 @@ import pytest
 from made_runs import chunks_of
 
 from roastcoffea.replay.changes import Chunks
+from roastcoffea.replay.cluster import Cluster, Costs, replayed
 from roastcoffea.replay.fitted_storage import (
     Interpreter,
-    blocked_per_event,
     interpreter_of,
     share_of,
     waited,
-    with_least_lock,
+    with_simulated_lock,
     with_threads,
 )
+from roastcoffea.studies.prediction import with_least_lock, with_lock_of_reads
 
 
 def chunks(lock: float, wait: float = 0.0, number: int = 8) -> Chunks:
@@ -69,16 +70,46 @@ def test_chunks_wait_as_long_as_threads_make_them() -> None:
 
 def test_sleeping_while_others_compute_is_no_waiting_for_the_interpreter() -> None:
     """Chunks of 100 events that sleep for 2 s, of which up to 1.5 s could have been waiting for the interpreter."""
-    alone = blocked_per_event([chunks(0.5, wait=1.5)])
-    assert alone == pytest.approx(2.0 / 100)
-    found = with_least_lock(chunks(1.5, wait=0.75), alone)
+    found = with_least_lock(chunks(1.5, wait=0.75), [chunks(0.5, wait=1.5)])
     assert found.parts.lock.tolist() == pytest.approx([0.25] * 8)
     assert found.parts.wait.tolist() == pytest.approx([2.0] * 8)
 
 
 def test_waiting_for_the_interpreter_stays_where_it_made_chunks_longer_or_nothing_tells() -> None:
     longer = chunks(1.5, wait=2.0)
-    assert with_least_lock(longer, 2.0 / 100).parts.lock.tolist() == pytest.approx([1.5] * 8)
-    assert with_least_lock(longer, 9.0 / 100).parts.lock.tolist() == [0.0] * 8
-    assert blocked_per_event([]) is None
-    assert with_least_lock(longer, None) is longer
+    assert with_least_lock(longer, [chunks(0.0, wait=2.0)]).parts.lock.tolist() == pytest.approx([1.5] * 8)
+    assert with_least_lock(longer, [chunks(0.0, wait=9.0, number=3)]).parts.lock.tolist() == [0.0] * 8
+    assert with_least_lock(longer, []) is longer
+
+
+def test_reads_that_take_longer_with_threads_wait_for_the_interpreter() -> None:
+    """With one thread per process, a chunk reads for 0.5 s; with several, it opens for 0.6 s and reads for 0.4 s."""
+    none = np.zeros(8)
+    alone = chunks(0.0).with_parts(read=none + 0.5)
+    threaded = chunks(0.25).with_parts(open_wait=none + 0.6, read=none + 0.4)
+    found = with_lock_of_reads(threaded, [alone, alone]).parts
+    assert (found.open_wait.tolist(), found.read.tolist()) == (pytest.approx([0.3] * 8), pytest.approx([0.2] * 8))
+    assert found.lock.tolist() == pytest.approx([0.75] * 8)
+    assert with_lock_of_reads(alone, [threaded]).parts.read.tolist() == [0.5] * 8
+    assert with_lock_of_reads(threaded, []) is threaded
+    assert with_lock_of_reads(chunks(0.25), [alone]).parts.lock.tolist() == [0.25] * 8
+
+
+@pytest.mark.parametrize(
+    ("share", "workers", "cores", "seconds"),
+    [
+        (1.0, 1, 4.0, 8.0),  # one chunk after another
+        (1.0, 1, float("inf"), 8.0),
+        (1.0, 2, 4.0, 4.0),
+        (0.5, 1, 4.0, 5.0),  # one waits for half of the other's half
+        (0.5, 1, 1.0, 8.0),  # the core is always busy, with or without the interpreter
+        (0.0, 1, 4.0, 4.0),
+    ],
+)
+def test_simulated_waits_for_the_interpreter(share: float, workers: int, cores: float, seconds: float) -> None:
+    """Eight chunks of 1 s on processes with two threads each."""
+    simulated = with_simulated_lock(share)
+    found = replayed(
+        simulated.chunks(chunks(3.0)).load(), Cluster(threads=2, hosts=[(workers, cores)]), simulated.costs(Costs())
+    )
+    assert found.seconds == pytest.approx(seconds)

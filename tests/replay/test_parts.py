@@ -36,7 +36,18 @@ def test_waiting_for_a_core_is_taken_out() -> None:
     found = parts_of(plan(1.0, core_wait=3.0), seconds=4.0)
     assert first(found) == pytest.approx({"cpu": 1.0, "contention": 3.0})
     # four on a core: each doubling of the load takes more CPU time for the same work
-    assert first(found.uncrowded(np.array([2.0]), 0.25)) == pytest.approx({"cpu": 1.0 / 1.5, "contention": 3.0})
+    assert first(found.with_cpu(1 / (1 + 0.25 * np.array([2.0])))) == pytest.approx(
+        {"cpu": 1.0 / 1.5, "contention": 3.0}
+    )
+
+
+def test_waiting_for_a_core_while_opening_is_no_waiting_for_storage() -> None:
+    """Of 3 s in which the file was opened, 2 s were spent waiting for a core, like 1 s in process()."""
+    table = made_run([plan(1.0, 2.0, open_wait=1.0, read=1.0, core_wait=3.0)], 1).chunks
+    assert table is not None
+    opening = table.set_column(table.column_names.index("open_seconds"), "open_seconds", pa.array([3.0]))
+    found = chunks_in_parts(opening, np.array([8.0]))
+    assert first(found) == pytest.approx({"open_wait": 1.0, "read": 1.0, "wait": 2.0, "cpu": 1.0, "contention": 3.0})
 
 
 def test_decompression_and_the_interpreters_lock_are_told_apart_where_they_are_recorded() -> None:

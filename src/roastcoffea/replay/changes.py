@@ -49,6 +49,11 @@ class Parts(NamedTuple):
         """Each chunk's CPU time, from opening the file to the end of process()."""
         return self.open_cpu + self.decompress + self.cpu
 
+    @property
+    def reading(self) -> Numbers:
+        """Each chunk's wait for storage, including the time spent opening the file and building events."""
+        return self.open_wait + self.read
+
     def each(self, change: Callable[[Numbers], Numbers]) -> Parts:
         return Parts(*map(change, self))
 
@@ -81,12 +86,11 @@ class Chunks:
     def load(self, *, shared: bool = False) -> Load:
         """Build the load for a replay. If storage is shared, reading is kept separate from all other waiting."""
         parts = self.parts
-        reading = parts.open_wait + parts.read
         waiting = parts.lock + parts.wait + parts.contention + parts.first + parts.failed
         after = parts.decompress + parts.cpu + parts.overhead
         if shared:
-            return Load(before=parts.open_cpu, wait=waiting, after=after, read=reading, lock=parts.lock)
-        return Load(before=parts.open_cpu, wait=reading + waiting, after=after, lock=parts.lock)
+            return Load(before=parts.open_cpu, wait=waiting, after=after, read=parts.reading, lock=parts.lock)
+        return Load(before=parts.open_cpu, wait=parts.reading + waiting, after=after, lock=parts.lock)
 
     def take(self, rows: Integers) -> Chunks:
         picked: dict[str, Any] = {
@@ -105,12 +109,10 @@ class Chunks:
     def with_parts(self, **parts: Numbers) -> Chunks:
         return replace(self, parts=self.parts._replace(**parts))
 
-    def uncrowded(self, doublings: Numbers, crowded: float) -> Chunks:
-        """Replace each chunk's CPU time with the time it would need on a core of its own."""
-        alone = 1 / (1 + crowded * doublings)
-        parts = self.parts
+    def with_cpu(self, times: Numbers | float) -> Chunks:
+        """Scale the CPU time."""
         return self.with_parts(
-            open_cpu=parts.open_cpu * alone, decompress=parts.decompress * alone, cpu=parts.cpu * alone
+            **{name: getattr(self.parts, name) * times for name in ("open_cpu", "decompress", "cpu")}
         )
 
 
@@ -150,7 +152,6 @@ def chunks_in_parts(
     decompress = np.minimum(decompressed, cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.clip(wall - cpu - contention, 0.0, None)
-    # if the waits add up to more than the time left, scale all of them down by the same factor
     opened, known = np.clip(opening - open_cpu, 0.0, None), frozenset(chunks.column_names)
     lock, blocked, whole = (
         amounts(chunks, name) if name in known else 0.0 * wall for name in (LOCK, BLOCKED, "wait_seconds")
@@ -160,8 +161,10 @@ def chunks_in_parts(
     apart = {"wait_seconds", "contention_seconds", LOCK, BLOCKED}
     other = (phase.column for phase in PHASES if phase.part == "waiting" and phase.column not in apart)
     blocked = blocked + lock + whole + sum_of(chunks, tuple(name for name in other if name in known))
-    share = np.minimum(ratio(waited, opened + blocked), 1.0)
-    read, open_wait, lock = reading * share, opened * share, lock * share
+    # opening may include waits for a core; if the other waits alone add up to more than the time left, scale them down
+    share = np.minimum(ratio(waited, blocked), 1.0)
+    open_wait = np.clip(waited - blocked, 0.0, opened)
+    read, lock = reading * share, lock * share
     factor = np.ones(len(chunks))
     if not isinstance(stragglers, str) and len(stragglers):
         place = places(chunks["id"], stragglers["id"].combine_chunks())

@@ -32,9 +32,10 @@ class Costs(NamedTuple):
     `scheduler` is the scheduler's CPU time per task. In each process, the first task starts `cold_wait` seconds later
     and uses `cold_before` seconds more CPU time.
 
-    Three costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second
+    Four costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second
     that a task would take alone, and `process` is the fraction of a core that each worker process always uses.
-    `crowded` is the relative increase in CPU time each time the number of jobs on a core doubles.
+    `crowded` is the relative increase in CPU time each time the number of jobs on a core doubles. `interpreter` is the
+    fraction of CPU time during which a thread holds the GIL (0 if the load includes the waits for the GIL).
     """
 
     gap: float = 0.0
@@ -46,6 +47,7 @@ class Costs(NamedTuple):
     outside: float = 0.0
     process: float = 0.0
     crowded: float = 0.0
+    interpreter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +208,25 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
     return np.concatenate([*parents, np.full(width, NOTHING)]), np.concatenate(inputs)
 
 
+def lock_times(demand: float, apart: float, threads: int) -> list[float]:
+    """Mean time to get and release the GIL with 1, 2 and up to `threads` threads, by mean value analysis.
+
+    Each thread holds the GIL for `demand` seconds, and then does without it for `apart` seconds.
+    """
+    times, queue = [], 0.0
+    for number in range(1, threads + 1):
+        times.append(demand * (1 + queue))
+        queue = number * times[-1] / (times[-1] + apart)
+    return times
+
+
+def computing_at_once(share: float, workers: int, threads: int) -> list[float]:
+    """Mean number of threads on a host that compute while 0, 1 and up to all threads would if there were no GIL."""
+    number, seconds = np.arange(threads + 1), [1.0, *lock_times(share, 1 - share, threads)]
+    of_worker = number / np.add(seconds, 1 - share)
+    return [*map(float, np.interp(np.arange(workers * threads + 1), workers * number, workers * of_worker))]
+
+
 # Simulation
 
 _Process = Generator[tuple["_Shared | None", float], None, None]
@@ -217,12 +238,13 @@ class _Shared:
     """A host's cores or the storage streams, shared equally by all jobs.
 
     `jobs` is a heap, ordered by the value that `served` will have when the job finishes. The first job finishes at time
-    `due`.
+    `due`. `at_once` is the number of jobs that the GIL lets run, by the number of jobs; if it is empty, all of them.
     """
 
     places: float
     others: float = 0.0
     crowded: float = 0.0
+    at_once: Sequence[float] = ()
     jobs: list[tuple[float, int, _Process]] = field(default_factory=list)
     served: float = 0.0
     since: float = 0.0
@@ -231,8 +253,10 @@ class _Shared:
     @property
     def rate(self) -> float:
         """Seconds of work that each job completes per second."""
-        load = (len(self.jobs) + self.others) / self.places
-        return 1.0 if load <= 1 else 1 / (load * (1 + self.crowded * log2(load)))
+        jobs = len(self.jobs)
+        running = self.at_once[min(jobs, len(self.at_once) - 1)] if self.at_once else jobs
+        load = max((running + self.others) / self.places, 1.0)
+        return running / max(jobs, 1) / (load * (1 + self.crowded * log2(load)))
 
     def serve(self, now: float) -> None:
         self.served += (now - self.since) * self.rate
@@ -257,17 +281,16 @@ class _Simulation:
         # lists are faster than arrays
         self.before = [*load.before.tolist(), *(inputs * merging.cpu).tolist()]
         self.wait = [*load.wait.tolist(), *(inputs * merging.wait).tolist()]
-        self.read, self.after = (
-            np.concatenate([values, 0.0 * inputs]).tolist() for values in (load.read + 0 * load.wait, load.after)
-        )
+        self.read, self.after = (np.append(values, 0.0 * inputs).tolist() for values in (load.read, load.after))
         self.parent, self.missing = parent.tolist(), [*(0 * load.wait), *inputs.tolist()]
-        self.outside = [*(costs.outside * load.alone).tolist(), *(0.0 * inputs).tolist()]
+        self.outside = np.append(costs.outside * load.alone, 0.0 * inputs).tolist()
         self.costs, self.turns, self.fetch = costs, turns, merging.fetch
         hosts = [
             _Shared(
                 max(cores - costs.process * workers, cores / 10),  # tasks always get something
                 cluster.others * cores if cores < inf else 0.0,
                 costs.crowded,
+                computing_at_once(costs.interpreter, workers, cluster.threads) if costs.interpreter else (),
             )
             for workers, cores in cluster.hosts
         ]
@@ -313,7 +336,7 @@ class _Simulation:
     def _go_on(self, process: _Process) -> None:
         for shared, seconds in process:
             if seconds > 0:
-                if shared is None or shared.places == inf:
+                if shared is None or (shared.places == inf and not shared.at_once):
                     self._at(self.now + seconds, process)
                 else:
                     shared.serve(self.now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -13,6 +13,7 @@ import scipy
 
 from roastcoffea.metrics.statistics import OF_90_PERCENT, Flags, Integers, Numbers, amounts, moments
 from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, faster_storage, ratio
+from roastcoffea.replay.cluster import lock_times
 
 FEWEST: Final = 4
 """Minimum number of chunks in each block of a run."""
@@ -58,10 +59,6 @@ def activity_of(
     return Activity((stop - start)[rows], np.maximum(amount[rows], 1.0), np.maximum(begun - ended, 1), doublings[rows])
 
 
-def reading_seconds(chunks: Chunks) -> Numbers:
-    return chunks.parts.open_wait + chunks.parts.read
-
-
 @dataclass(frozen=True)
 class Readers:
     """Read times of a run's chunks, and how many chunks were reading at the same time."""
@@ -71,7 +68,7 @@ class Readers:
 
     @cached_property
     def seconds(self) -> Numbers:
-        return reading_seconds(self.chunks)
+        return self.chunks.parts.reading
 
     @cached_property
     def _rows(self) -> Integers:
@@ -234,7 +231,7 @@ def _mean(values: Numbers) -> float:
 
 def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) -> Chunks:
     """Replace each chunk's read time with its time on unshared storage, if storage was saturated."""
-    if activity is None or streams == ALL or not reading_seconds(chunks).any():
+    if activity is None or streams == ALL or not chunks.parts.reading.any():
         return chunks
     return Readers(chunks, activity).alone(streams)
 
@@ -254,7 +251,7 @@ def on_faster_storage(chunks: Chunks, counted: pa.Table, times: float) -> Chunks
     own = np.flatnonzero(chunks.row >= 0)
     table = counted.select(["start", "stop", "events", "bytes_requested"]).take(pa.array(chunks.row[own]))
     rows = np.linspace(0, len(own) - 1, min(len(own), MOST_FITTED)).astype(np.int64)
-    reads = reading_seconds(chunks)[own] > 0
+    reads = chunks.parts.reading[own] > 0
     activity = activity_of(table, table, np.zeros(len(own)), reads, rows)
     larger = max(int(activity.active.max(initial=1)) / MOST_READERS, 1.0)
     active = np.maximum(np.rint(activity.active / larger), 1).astype(np.int64)
@@ -372,30 +369,6 @@ def share_of(parts: Parts, threads: int) -> float:
     return 1.0 if surplus(1.0) <= 0 else float(scipy.optimize.brentq(surplus, 0.0, 1.0, xtol=1e-4))
 
 
-def blocked_per_event(runs: Sequence[Chunks]) -> float | None:
-    """Compute the time per event, in seconds, that chunks spent neither computing nor reading."""
-    events = sum(float(chunks.events.sum()) for chunks in runs)
-    return sum(_blocked(chunks.parts) for chunks in runs) / events if events else None
-
-
-def _blocked(parts: Parts) -> float:
-    return float(parts.lock.sum() + parts.wait.sum())
-
-
-def with_least_lock(chunks: Chunks, alone: float | None) -> Chunks:
-    """Cap the total wait for the GIL at the extra time relative to runs with one thread per process.
-
-    The recorded wait is an upper limit, because a thread that sleeps while other threads compute is also recorded as
-    waiting for the GIL.
-    """
-    parts = chunks.parts
-    if alone is None or not parts.lock.any():
-        return chunks
-    more = max(_blocked(parts) - alone * float(chunks.events.sum()), 0.0)
-    lock = parts.lock * min(more / float(parts.lock.sum()), 1.0)
-    return chunks.with_parts(lock=lock, wait=parts.wait + parts.lock - lock)
-
-
 def _sums(parts: Parts) -> tuple[float, float, float]:
     computing, lock = float(parts.computing.sum()), float(parts.lock.sum())
     return computing, lock, max(float(parts.total.sum()) - computing - lock, 0.0)
@@ -403,20 +376,21 @@ def _sums(parts: Parts) -> tuple[float, float, float]:
 
 def waited(share: float, computing: float, other: float, threads: int) -> float:
     """Compute how long a thread waits for the GIL while it computes for `computing` seconds."""
-    demand, apart = share * computing, (1 - share) * computing + other
-    if not demand:
-        return 0.0
-    queue = took = 0.0
-    for number in range(1, threads + 1):
-        took = demand * (1 + queue)
-        queue = number * took / (took + apart)
-    return took - demand
+    demand = share * computing
+    return lock_times(demand, computing - demand + other, threads)[-1] - demand if demand else 0.0
 
 
 def with_threads(share: float, threads: int) -> Scenario:
+    """Replace the waits for the GIL with those of `threads` threads on cores of their own."""
+
     def changed(chunks: Chunks) -> Chunks:
         computing, _, other = _sums(chunks.parts)
-        each = waited(share, computing, other, threads) / computing if computing else 0.0
+        each = waited(share, computing, other, threads) / (computing or 1.0)
         return chunks.with_parts(lock=chunks.parts.computing * each)
 
     return Scenario(chunks=changed)
+
+
+def with_simulated_lock(share: float) -> Scenario:
+    """Simulate the waits for the GIL. They then overlap with the waits for cores."""
+    return replace(with_threads(share, 1), costs=lambda costs: costs._replace(interpreter=share))

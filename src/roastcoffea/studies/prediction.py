@@ -12,19 +12,29 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.stats import t as students_t
 
-from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Chunks, Scenario, bracket, by_law, law_of
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.replay.changes import (
+    AS_RECORDED,
+    UNCHANGED,
+    ChunkLaw,
+    Chunks,
+    Parts,
+    Scenario,
+    bracket,
+    by_law,
+    law_of,
+)
 from roastcoffea.replay.cluster import Cluster, Costs, Replayed, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
     Interpreter,
     Readers,
     Storage,
-    blocked_per_event,
     crowding_of,
     interpreter_of,
     storage_of,
-    with_least_lock,
     with_own_storage,
+    with_simulated_lock,
     with_threads,
 )
 from roastcoffea.replay.stages import Recorded, Stage
@@ -86,17 +96,58 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
             known = np.isfinite(activity.doublings)
             usual = np.median(activity.doublings[known]) if known.any() else 0.0
             doublings = np.where(known, activity.doublings, usual)
-            # in runs with one thread per process, chunks that neither compute nor read do not wait for the GIL either
-            wanted = (1, run.chunksize, len(run.stages))
-            alike = [one.stages[place] for one in runs if (one.threads, one.chunksize, len(one.stages)) == wanted]
-            alone = [each.chunks for each in alike if each.chunks is not None]
-            blocked = None if run.threads == 1 else blocked_per_event(alone)
-            chunks = with_least_lock(recorded.uncrowded(doublings, crowded), blocked)
+            chunks = recorded.with_cpu(1 / (1 + crowded * doublings))
+            if run.threads > 1:
+                # in runs with one thread per process, chunks do not wait for the GIL
+                wanted = (1, run.chunksize, len(run.stages))
+                alike = [
+                    (one.workers, one.stages[place].chunks)
+                    for one in runs
+                    if (one.threads, one.chunksize, len(one.stages)) == wanted
+                ]
+                alone = [(workers, each) for workers, each in alike if each is not None and each.events.any()]
+                chunks = with_least_lock(chunks, [each for _, each in alone])
+                # fewer readers may wait less because of the storage
+                as_many = [each for workers, each in alone if workers >= run.workers * run.threads]
+                chunks = with_lock_of_reads(chunks, as_many)
             # threads also hold the GIL for less time
             chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
             costs = _with_outside(costs, recorded, chunks)
         stages.append(replace(stage, costs=costs._replace(crowded=crowded), chunks=chunks))
     return replace(run, stages=tuple(stages))
+
+
+def with_least_lock(chunks: Chunks, alone: Sequence[Chunks]) -> Chunks:
+    """Cap the total wait for the GIL at the extra time relative to runs with one thread per process.
+
+    The recorded wait is an upper limit, because a thread that sleeps while other threads compute is also recorded as
+    waiting for the GIL.
+    """
+    parts = chunks.parts
+    if not alone or not parts.lock.any():
+        return chunks
+    longer = _longer_than(chunks, alone, lambda parts: parts.lock + parts.wait)
+    lock = parts.lock * min(longer / float(parts.lock.sum()), 1.0)
+    return chunks.with_parts(lock=lock, wait=parts.wait + parts.lock - lock)
+
+
+def with_lock_of_reads(chunks: Chunks, alone: Sequence[Chunks]) -> Chunks:
+    """Count as waits for the GIL what reads took longer than in runs with one thread per process and as many readers.
+
+    A thread also needs the GIL after each read.
+    """
+    parts, seconds = chunks.parts, chunks.parts.reading
+    if not alone or not seconds.any():
+        return chunks
+    share = _longer_than(chunks, alone, lambda parts: parts.reading) / float(seconds.sum())
+    open_wait, read = parts.open_wait * (1 - share), parts.read * (1 - share)
+    return chunks.with_parts(open_wait=open_wait, read=read, lock=parts.lock + share * seconds)
+
+
+def _longer_than(chunks: Chunks, alone: Sequence[Chunks], seconds: Callable[[Parts], Numbers]) -> float:
+    """Compute by how many seconds a part of the chunks' time is longer than for as many events in other runs."""
+    per_event = sum(seconds(each.parts).sum() for each in alone) / sum(each.events.sum() for each in alone)
+    return float(max(seconds(chunks.parts).sum() - per_event * chunks.events.sum(), 0.0))
 
 
 def median_of(replays: Sequence[Replayed]) -> float:
@@ -107,9 +158,7 @@ def at_one_speed(runs: Sequence[Sequence[Chunks]]) -> list[Chunks]:
     """Scale the CPU times of chunks, by run and stage, as if the cores of all runs were equally fast."""
     found: list[Chunks] = []
     for stages, times in zip(runs, relative_cpu(runs), strict=True):
-        for chunks in stages:
-            of_cpu = {name: getattr(chunks.parts, name) / times for name in ("open_cpu", "decompress", "cpu")}
-            found.append(chunks.with_parts(**of_cpu))
+        found += [chunks.with_cpu(1 / times) for chunks in stages]
     return found
 
 
@@ -452,7 +501,9 @@ class Predictor:
             locks.append(with_threads(1.0, threads))
         elif threads != run.threads:
             shares = (known.share, known.low, known.high) if threads > 1 and known is not None else (0.0,)
-            locks = [with_threads(share, threads) for share in dict.fromkeys(shares)]
+            # on busy cores, waits for the GIL and for cores overlap, but a thread may also wait for a core while it
+            # holds the GIL, so the truth is in between
+            locks = [*(with_threads(share, threads) for share in dict.fromkeys(shares)), with_simulated_lock(shares[0])]
         base, jobs = Assumed(storage.streams, locks[0]), {min(self.others.values()), max(self.others.values())}
         return base, {
             STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
