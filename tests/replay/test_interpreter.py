@@ -16,7 +16,6 @@ from roastcoffea.replay.fitted_storage import (
     with_simulated_lock,
     with_threads,
 )
-from roastcoffea.studies.prediction import with_least_lock, with_lock_of_reads
 
 
 def chunks(lock: float, wait: float = 0.0, number: int = 8) -> Chunks:
@@ -66,33 +65,6 @@ def test_chunks_wait_as_long_as_threads_make_them() -> None:
     one, two, four = (with_threads(1.0, threads).chunks(chunks(0.3)).parts.lock for threads in (1, 2, 4))
     assert (one.tolist(), two.tolist()) == ([0.0] * 8, pytest.approx([1.0] * 8))
     assert four.tolist() == pytest.approx([3.0] * 8)
-
-
-def test_sleeping_while_others_compute_is_no_waiting_for_the_interpreter() -> None:
-    """Chunks of 100 events that sleep for 2 s, of which up to 1.5 s could have been waiting for the interpreter."""
-    found = with_least_lock(chunks(1.5, wait=0.75), [chunks(0.5, wait=1.5)])
-    assert found.parts.lock.tolist() == pytest.approx([0.25] * 8)
-    assert found.parts.wait.tolist() == pytest.approx([2.0] * 8)
-
-
-def test_waiting_for_the_interpreter_stays_where_it_made_chunks_longer_or_nothing_tells() -> None:
-    longer = chunks(1.5, wait=2.0)
-    assert with_least_lock(longer, [chunks(0.0, wait=2.0)]).parts.lock.tolist() == pytest.approx([1.5] * 8)
-    assert with_least_lock(longer, [chunks(0.0, wait=9.0, number=3)]).parts.lock.tolist() == [0.0] * 8
-    assert with_least_lock(longer, []) is longer
-
-
-def test_reads_that_take_longer_with_threads_wait_for_the_interpreter() -> None:
-    """With one thread per process, a chunk reads for 0.5 s; with several, it opens for 0.6 s and reads for 0.4 s."""
-    none = np.zeros(8)
-    alone = chunks(0.0).with_parts(read=none + 0.5)
-    threaded = chunks(0.25).with_parts(open_wait=none + 0.6, read=none + 0.4)
-    found = with_lock_of_reads(threaded, [alone, alone]).parts
-    assert (found.open_wait.tolist(), found.read.tolist()) == (pytest.approx([0.3] * 8), pytest.approx([0.2] * 8))
-    assert found.lock.tolist() == pytest.approx([0.75] * 8)
-    assert with_lock_of_reads(alone, [threaded]).parts.read.tolist() == [0.5] * 8
-    assert with_lock_of_reads(threaded, []) is threaded
-    assert with_lock_of_reads(chunks(0.25), [alone]).parts.lock.tolist() == [0.25] * 8
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,13 @@ def parts_of(*plans: Mapping[str, Any], seconds: float = 10.0, stragglers: pa.Ta
     return chunks_in_parts(run.chunks, np.full(len(plans), seconds), stragglers)
 
 
+def with_columns(table: pa.Table, **values: float) -> pa.Table:
+    """The table with other values in these columns."""
+    for name, value in values.items():
+        table = table.set_column(table.column_names.index(name), name, pa.array([value]))
+    return table
+
+
 def first(chunks: Chunks) -> dict[str, float]:
     return {name: float(seconds[0]) for name, seconds in chunks.parts._asdict().items() if seconds[0]}
 
@@ -45,7 +52,7 @@ def test_waiting_for_a_core_while_opening_is_no_waiting_for_storage() -> None:
     """Of 3 s in which the file was opened, 2 s were spent waiting for a core, like 1 s in process()."""
     table = made_run([plan(1.0, 2.0, open_wait=1.0, read=1.0, core_wait=3.0)], 1).chunks
     assert table is not None
-    opening = table.set_column(table.column_names.index("open_seconds"), "open_seconds", pa.array([3.0]))
+    opening = with_columns(table, open_seconds=3.0, contention_seconds=1.0, process_seconds=5.0)
     found = chunks_in_parts(opening, np.array([8.0]))
     assert first(found) == pytest.approx({"open_wait": 1.0, "read": 1.0, "wait": 2.0, "cpu": 1.0, "contention": 3.0})
 

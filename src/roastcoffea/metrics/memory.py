@@ -192,11 +192,7 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
     of_chunks, datasets = named_codes(chunks["dataset"])
     rows = _of_known(chunks, names, "stop", "memory_after", dataset=of_chunks).sort_values("stop")
     refuse_if(rows.empty, "chunk memory was not measured")
-    rows["held"] = np.nan
-    if samples:
-        known = _of_known(samples, names, "time", "nbytes", spilled=amounts(samples, "spilled")).sort_values("time")
-        before = pd.merge_asof(rows, known, left_on="stop", right_on="time", by="worker")
-        rows["held"] = (before["nbytes"] - before["spilled"]).to_numpy()
+    rows["held"] = _held(rows, samples, names) if samples else np.nan
     workers = rows.groupby("worker")
     # a leak that began with the last dataset shows in its own chunks, if nearly all chunks since then are its own
     late = rows["dataset"] == workers["dataset"].transform("last")
@@ -239,6 +235,20 @@ def memory_growth(chunks: Table, lifetimes: Table, samples: Table | None = None)
         index=blocks.index,
     )
     return Table.from_pandas(found, arrow_schema(GROWTH_COLUMNS), preserve_index=False)
+
+
+def _held(chunks: DataFrame, samples: Table, workers: list[str]) -> Numbers:
+    """Size of the results in a worker's memory when it was last sampled before the end of each chunk."""
+    # there may be millions of samples, so columns are not copied into a table
+    time, size, worker = moments(samples, "time"), moments(samples, "nbytes"), places(samples["worker"], workers)
+    first, last = np.fmin.reduce(time), np.fmax.reduce(time)
+    # workers one after another, 2 s apart, so that earlier chunks are in between; unknown samples are NaN, at the end
+    moment = worker * (last - first + 2) + (time - first) + 0 * size
+    of_chunks = chunks["worker"] * (last - first + 2) + (chunks["stop"] - first).clip(-1, last - first)
+    order = np.argsort(moment, kind="stable")
+    row = order[np.maximum(np.searchsorted(moment, of_chunks, "right", order) - 1, 0)]
+    held = size[row] - amounts(samples, "spilled")[row]
+    return np.where((worker[row] == chunks["worker"]) & (moment[row] <= of_chunks), held, np.nan)
 
 
 def _of_known(table: Table, workers: list[str], *columns: str, **more: Numbers | Integers) -> DataFrame:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.phases import DECOMPRESS, PHASES, TIME_CLASSES
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, nonnegative_fit, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, moments, nonnegative_fit, places
 from roastcoffea.metrics.thread_activity import sum_of
 from roastcoffea.replay.cluster import Costs, Load, Merging
 from roastcoffea.units import number
@@ -51,7 +51,7 @@ class Parts(NamedTuple):
 
     @property
     def reading(self) -> Numbers:
-        """Each chunk's wait for storage, including the time spent opening the file and building events."""
+        """Each chunk's wait for storage, including waits while opening the file and building events."""
         return self.open_wait + self.read
 
     def each(self, change: Callable[[Numbers], Numbers]) -> Parts:
@@ -152,19 +152,17 @@ def chunks_in_parts(
     decompress = np.minimum(decompressed, cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.clip(wall - cpu - contention, 0.0, None)
-    opened, known = np.clip(opening - open_cpu, 0.0, None), frozenset(chunks.column_names)
-    lock, blocked, whole = (
-        amounts(chunks, name) if name in known else 0.0 * wall for name in (LOCK, BLOCKED, "wait_seconds")
-    )
-    if BLOCKED in known:  # older runs recorded only the sum of the two waits
-        whole = np.where(chunks[BLOCKED].is_valid().to_numpy(), 0.0, whole)
-    apart = {"wait_seconds", "contention_seconds", LOCK, BLOCKED}
+    lock, blocked, whole = (amounts(chunks, name) for name in (LOCK, BLOCKED, "wait_seconds"))
+    # older runs recorded only the sum of the two waits
+    whole = np.where(chunks[BLOCKED].is_valid().to_numpy(), 0.0, whole)
+    apart = {"wait_seconds", CONTENTION, LOCK, BLOCKED}
     other = (phase.column for phase in PHASES if phase.part == "waiting" and phase.column not in apart)
-    blocked = blocked + lock + whole + sum_of(chunks, tuple(name for name in other if name in known))
-    # opening may include waits for a core; if the other waits alone add up to more than the time left, scale them down
-    share = np.minimum(ratio(waited, blocked), 1.0)
-    open_wait = np.clip(waited - blocked, 0.0, opened)
-    read, lock = reading * share, lock * share
+    blocked = blocked + lock + whole + sum_of(chunks, tuple(other))
+    # the rest of the time spent waiting for a core was spent while opening
+    opened = np.clip(opening - open_cpu - np.nan_to_num(core_wait - moments(chunks, CONTENTION)), 0.0, None)
+    # if the waits add up to more than the time left, scale all of them down by the same factor
+    share = np.minimum(ratio(waited, opened + blocked), 1.0)
+    read, open_wait, lock = reading * share, opened * share, lock * share
     factor = np.ones(len(chunks))
     if not isinstance(stragglers, str) and len(stragglers):
         place = places(chunks["id"], stragglers["id"].combine_chunks())
@@ -200,7 +198,8 @@ OF_STORAGE: Final = tuple(one.name for one in TIME_CLASSES if one.word == "stora
 
 LOCK: Final = "lock_seconds"
 BLOCKED: Final = "blocked_seconds"
-"""LOCK and BLOCKED hold time spent waiting inside process(). Older runs lack these columns."""
+CONTENTION: Final = "contention_seconds"
+"""LOCK, BLOCKED and CONTENTION hold time spent waiting inside process(). Older runs lack these columns."""
 
 
 def ratio(amount: Numbers | Integers, divisor: Numbers | Integers) -> Numbers:

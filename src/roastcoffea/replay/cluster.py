@@ -209,9 +209,9 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
 
 
 def lock_times(demand: float, apart: float, threads: int) -> list[float]:
-    """Mean time to get and release the GIL with 1, 2 and up to `threads` threads, by mean value analysis.
+    """Mean time for which a thread waits for the GIL and holds it, if there are 1, 2 and up to `threads` threads.
 
-    Each thread holds the GIL for `demand` seconds, and then does without it for `apart` seconds.
+    Each thread holds the GIL for `demand` seconds, and then does without it for `apart` seconds (mean value analysis).
     """
     times, queue = [], 0.0
     for number in range(1, threads + 1):
@@ -255,8 +255,8 @@ class _Shared:
         """Seconds of work that each job completes per second."""
         jobs = len(self.jobs)
         running = self.at_once[min(jobs, len(self.at_once) - 1)] if self.at_once else jobs
-        load = max((running + self.others) / self.places, 1.0)
-        return running / max(jobs, 1) / (load * (1 + self.crowded * log2(load)))
+        share, load = running / max(jobs, 1), (running + self.others) / self.places
+        return share if load <= 1 else share / (load * (1 + self.crowded * log2(load)))
 
     def serve(self, now: float) -> None:
         self.served += (now - self.since) * self.rate

@@ -1,0 +1,84 @@
+"""Chunk times without what runs shared or differed in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_runs import chunks_of
+from made_runs import chunks_of_sizes as chunks
+
+from roastcoffea.replay.changes import Chunks, law_of
+from roastcoffea.studies.corrections import at_one_speed, with_least_lock, with_lock_of_reads
+
+
+def test_runs_are_compared_at_one_speed() -> None:
+    """The second run took 1.5 times the CPU time; the law is that of both at their mean speed, and all else stays."""
+    one, other = chunks(*[100] * 20), chunks(*[300] * 20, fixed=0.75, each=0.015)
+    other = other.with_parts(wait=np.ones(20))
+    first, second = at_one_speed([[one], [other]])
+    assert second.parts.wait.tolist() == [1.0] * 20
+    law = law_of([first, second])
+    assert not isinstance(law, str)
+    mean = 1.5**0.5
+    assert law["data"][0] == pytest.approx([0.5 * mean, 0.0], abs=1e-9)
+    assert law["data"][4] == pytest.approx([0.0, 0.01 * mean], abs=1e-9)
+
+
+@pytest.mark.parametrize(("slower", "scaled"), [(1.1, False), (1.5, True)])
+def test_a_difference_that_chance_explains_is_no_speed(slower: float, scaled: bool) -> None:
+    """With a scatter of 20 %, the error of the median of 20 chunks is 8 %, and each run is half of it from the mean."""
+    scatter = np.tile([0.8, 1.2], 10)
+    one, other = (
+        chunks(*[100] * 20).with_parts(open_cpu=0.5 * times * scatter, cpu=times * np.ones(20))
+        for times in (1.0, slower)
+    )
+    found = [run.parts.cpu[0] for run in at_one_speed([[one], [other]])]
+    if scaled:
+        assert 1.0 < found[0] < found[1] < slower
+    else:
+        assert found == [1.0, slower]
+
+
+def test_runs_of_few_chunks_or_that_opened_other_files_are_not_compared() -> None:
+    few, many, fast = chunks(100, 100), chunks(*[100] * 20), chunks(*[100] * 20, fixed=0.3)
+    elsewhere, otherwise = replace(fast, datasets=("other",)), chunks(*[100] * 20, fixed=0.01)
+    for runs in ([few, fast], [many, elsewhere], [many, otherwise]):
+        for before, after in zip(runs, at_one_speed([[run] for run in runs]), strict=True):
+            assert after.parts.cpu.tolist() == before.parts.cpu.tolist()
+
+
+def computing(lock: float, wait: float = 0.0, number: int = 8) -> Chunks:
+    """Chunks of 1 s of CPU time."""
+    none = np.zeros(number)
+    return chunks_of(none, none + 1).with_parts(lock=none + lock, wait=none + wait)
+
+
+def test_sleeping_while_others_compute_is_no_waiting_for_the_interpreter() -> None:
+    """Chunks of 100 events that sleep for 2 s, of which up to 1.5 s could have been waiting for the interpreter."""
+    found = with_least_lock(computing(1.5, wait=0.75), [computing(0.5, wait=1.5)])
+    assert found.parts.lock.tolist() == pytest.approx([0.25] * 8)
+    assert found.parts.wait.tolist() == pytest.approx([2.0] * 8)
+
+
+def test_waiting_for_the_interpreter_stays_where_it_made_chunks_longer_or_nothing_tells() -> None:
+    longer = computing(1.5, wait=2.0)
+    assert with_least_lock(longer, [computing(0.0, wait=2.0)]).parts.lock.tolist() == pytest.approx([1.5] * 8)
+    assert with_least_lock(longer, [computing(0.0, wait=9.0, number=3)]).parts.lock.tolist() == [0.0] * 8
+    assert with_least_lock(longer, []) is longer
+
+
+def test_reads_that_take_longer_with_threads_wait_for_the_interpreter() -> None:
+    """With one thread per process, a chunk reads for 0.5 s; with several, it opens for 0.6 s and reads for 0.4 s."""
+    none = np.zeros(8)
+    alone = computing(0.0).with_parts(read=none + 0.5)
+    threaded = computing(0.25).with_parts(open_wait=none + 0.6, read=none + 0.4)
+    found = with_lock_of_reads(threaded, [alone, alone], 1).parts
+    assert (found.open_wait.tolist(), found.read.tolist()) == (pytest.approx([0.3] * 8), pytest.approx([0.2] * 8))
+    assert found.lock.tolist() == pytest.approx([0.75] * 8)
+    assert with_lock_of_reads(alone, [threaded], 1).parts.read.tolist() == [0.5] * 8
+    assert with_lock_of_reads(threaded, [], 1) is threaded
+    assert with_lock_of_reads(computing(0.25), [alone], 1).parts.lock.tolist() == [0.25] * 8
+    # no thread waits longer than the others compute
+    assert with_lock_of_reads(threaded.with_cpu(0.5), [alone], 1).parts.lock.tolist() == pytest.approx([0.5] * 8)
