@@ -71,13 +71,16 @@ def test_cpu_time_outside_tasks() -> None:
 
 
 def test_cpu_time_outside_tasks_that_was_not_measured_is_none() -> None:
-    assert cpu_outside_tasks(run_from("node"), {"total_cpu_time": 7.0}) == 0.0
-    assert cpu_outside_tasks(run_from("elsewhere"), {"worker_cpu_time_seconds": 50.0}) == 0.0
+    assert cpu_outside_tasks(run_from("node"), {"total_cpu_time": 7.0}) is None
+    assert cpu_outside_tasks(run_from("elsewhere"), {"worker_cpu_time_seconds": 50.0}) is None
+    (doubt,) = recorded_with(made_run(EIGHT, 2), Known(2.0), "this").doubts
+    assert "CPU time outside tasks is unknown" in doubt
+    assert recorded_with(made_run(EIGHT, 2), Known(2.0, outside_tasks=0.0), "this").doubts == ()
 
 
-def test_a_cluster_in_one_process_has_no_cpu_time_outside_tasks() -> None:
-    """Its scheduler and its workers have the same process."""
-    assert cpu_outside_tasks(run_from("node", "inproc://10.0.0.1/1/1"), CPU) == 0.0
+def test_cpu_time_outside_tasks_is_unknown_if_a_cluster_is_one_process() -> None:
+    """Its scheduler and its workers have the same process as the client."""
+    assert cpu_outside_tasks(run_from("node", "inproc://10.0.0.1/1/1"), CPU) is None
 
 
 def test_cpu_time_outside_tasks_goes_with_the_time_of_chunks() -> None:

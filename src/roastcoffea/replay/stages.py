@@ -350,7 +350,7 @@ class Known(NamedTuple):
     """Chunk attempts whose results were used (None if not yet determined)."""
     stragglers: pa.Table | str = "not determined"
     ledger: TimeLedger | None = None
-    outside_tasks: float = 0.0
+    outside_tasks: float | None = None
     """CPU time that worker processes and a scheduler on the same host used outside tasks, in seconds."""
 
 
@@ -372,16 +372,16 @@ def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
     return recorded_with(run, known, name)
 
 
-def cpu_outside_tasks(run: Run, metrics: Mapping[str, Any]) -> float:
-    """CPU time that workers, and a scheduler on the same host, used outside tasks; 0 if it was not measured."""
+def cpu_outside_tasks(run: Run, metrics: Mapping[str, Any]) -> float | None:
+    """CPU time that workers, and a scheduler on the same host, used outside tasks; None if it was not measured."""
     addresses = [] if run.lifetimes is None else run.lifetimes["worker"].to_pylist()
     if any(address.startswith("inproc:") for address in addresses):
-        return 0.0  # client, scheduler and workers are the same process
+        return None  # client, scheduler and workers are the same process
     whole, *tasks = map(metrics.get, ("worker_cpu_time_seconds", "total_cpu_time", "processor_cpu_time_seconds"))
     known = [each for each in tasks if each is not None]
-    workers = 0.0
-    if whole is not None and known:
-        workers = max(whole - max(known) - (metrics.get("overhead_cpu_time_seconds") or 0.0), 0.0)
+    if whole is None or not known:
+        return None
+    workers: float = max(whole - max(known) - (metrics.get("overhead_cpu_time_seconds") or 0.0), 0.0)
     return workers + (metrics.get("scheduler_process_cpu_seconds") or 0.0) * _is_scheduler_here(run)
 
 
@@ -430,7 +430,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
         raise NotMeasuredError("none of its chunks' tasks were recorded")
-    outside = max(known.outside_tasks - costs.scheduler * len(started) * _is_scheduler_here(run), 0.0)
+    outside = max((known.outside_tasks or 0.0) - costs.scheduler * len(started) * _is_scheduler_here(run), 0.0)
     present, alone = known.workers * (run.stop - run.start), sum(float(stage.load.alone.sum()) for stage in stages)
     process = min(OF_PROCESS, outside / present) if present else 0.0
     share = (outside - process * present) / alone if alone else 0.0
@@ -450,10 +450,10 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
         chunksize=size if isinstance(size, int) else None,
         events=int(pc.sum(chunks["events"], min_count=0).as_py()),
         core_wait=_core_wait(chunks),
-        knows_lock=LOCK in chunks.column_names and not chunks[LOCK].null_count,
+        knows_lock=not chunks[LOCK].null_count,
         branches=frozenset(() if run.branch_reads is None else run.branch_reads["branch"].unique().to_pylist()),
         failed=run.ended_early,
-        doubts=tuple(_doubts(run, known.ledger, lifetimes, tasks, chunks)),
+        doubts=tuple(_doubts(run, known, lifetimes, tasks, chunks)),
     )
 
 
@@ -472,14 +472,16 @@ def _core_wait(chunks: pa.Table) -> float | None:
 # Doubts
 
 
-def _doubts(run: Run, ledger: TimeLedger | None, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
+def _doubts(run: Run, known: Known, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
     starts, stops = clipped(moments(lifetimes, "start"), moments(lifetimes, "stop"), run.start, run.stop)
     threads = amounts(lifetimes, "threads")
     missing = float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
     lost = len(tasks) - len(with_outcome(tasks, (OK,)))
+    ledger = known.ledger
     foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
     every = {
         f"the recorded run {run.ending} and is incomplete": run.ended_early,
+        "the workers' CPU time outside tasks is unknown, so it is left out": known.outside_tasks is None,
         "waiting for cores was not recorded: chunk times may include other load": (
             chunks["core_wait_seconds"].null_count
         ),

@@ -482,8 +482,8 @@ class Predictor:
         # because arrays outgrow the caches or because of a fixed cost
         ranges |= {"misfit": [seconds * self._calibration], "chunk size": [seconds * (1 + 0.1 * beyond)]}
         found = left_open(seconds, ranges)
-        # in a wide range (beyond about 15 % in either direction), each case may be the truth; a narrow range is like an
-        # error
+        # in a wide range (beyond about 12 % in either direction), each case may be the truth; a narrow range is like an
+        # error, and with 7 % more, a number is then within about 15 %
         is_wide = bool(instead) or told.factor**2 > 1.25
         wide = found.factor * (1 + self.error) if is_wide else exp(hypot(log(found.factor), log1p(self.error)))
         reason = self._unknown(told.widest, cluster) if is_wide and not instead else None
