@@ -228,6 +228,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
             chunks.factor[early] = 1.0
         chunks = replace(chunks, parts=chunks.parts.each(first.warm))
     else:
+        del own
         # keep the recorded times, but move the extra time of first tasks to a separate part
         first = first_tasks(tasks, chunks.dataset, chunks.events, total)
         # in a slow file, later chunks are slow too
