@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from itertools import compress
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Generic, TypeVar
 
@@ -54,12 +55,12 @@ class interrupts_held:  # noqa: N801  (a context manager, like those in contextl
             return
         try:
             # each chunk in the main thread does this: `signal.getsignal` and `valid_signals` create many enum members
-            for number in range(1, signal.NSIG):
+            numbers = range(1, signal.NSIG)
+            for number in compress(numbers, map(callable, map(_signal.getsignal, numbers))):
                 handler: Any = _signal.getsignal(number)
-                if callable(handler):
-                    earlier = getattr(handler, "__self__", None)  # a block that was interrupted during its exit
-                    self._handlers[number] = earlier._handlers[number] if isinstance(earlier, type(self)) else handler
-                    _signal.signal(number, self._hold)
+                earlier = getattr(handler, "__self__", None)  # a block that was interrupted during its exit
+                self._handlers[number] = earlier._handlers[number] if isinstance(earlier, type(self)) else handler
+                _signal.signal(number, self._hold)
             _holding.append(self)
         except BaseException:  # raised by a signal that is not held yet
             self._restore()
