@@ -34,7 +34,7 @@ TOP: Final = "(top)"
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 39_220,
     "studies": 42_730,
-    "diagnosis": 31_850,
+    "diagnosis": 31_860,
     "instrument": 27_000,
     "report": 24_530,
     "backends": 24_580,

@@ -113,10 +113,11 @@ class Noise:
             for group in polished:
                 rest = rest - middles(group, rest)[1][group.codes]
         freedom = max(freedom, 1)
+        # each median that was subtracted is one of the values, and leaves nothing of it
+        scale = 1.4826 * np.median(np.sort(np.abs(rest - np.median(rest)))[-freedom:])
         rest *= np.sqrt(len(values) / freedom)
         rest.sort()
         middle, tail = rest[len(rest) // 2], rest[int((1 - TAIL) * len(rest)) :]
-        scale = 1.4826 * np.median(np.abs(rest - middle))
         return cls(rest, freedom, float(middle), float(scale), float(np.mean(tail - tail[0])))
 
     def above(self, chance: Numbers) -> Numbers:
