@@ -44,7 +44,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "monitor": 11_400,
     "storage": 11_200,
     "replay": 9_555,
-    TOP: 7_300,
+    TOP: 7_310,
     "cli": 7_450,
     "compat": 4_260,
     "records": 3_400,
