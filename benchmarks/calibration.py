@@ -231,9 +231,12 @@ def main() -> int:
     rows = []
     for kind, cases in found.items():
         share = float(np.mean([one.holds for one in cases]))
-        below = float(np.mean([one.truth < one.low for one in cases]))
+        below, above = (
+            float(np.mean(some))
+            for some in zip(*((one.truth < one.low, one.truth > one.high) for one in cases), strict=True)
+        )
         width = float(np.median([one.width for one in cases]))
-        rows.append((kind, len(cases), KINDS[kind][1], share, below, 1 - share - below, width))
+        rows.append((kind, len(cases), KINDS[kind][1], share, below, above, width))
     heads = [
         *columns(None, "interval"),
         *columns(COUNT, "cases"),

@@ -302,6 +302,11 @@ def test_nothing_is_read_without_consent(
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_limits_are_finite_numbers(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--seconds", "--gigabytes"):
-        assert main(["storage", "run", option, value]) == 2
+    for command in (
+        "storage run --seconds",
+        "storage run --gigabytes",
+        "watch a --seconds",
+        "facility a --watts-per-core",
+    ):
+        assert main([*command.split(), value]) == 2
         assert f"{value} is not a finite number" in capsys.readouterr().err

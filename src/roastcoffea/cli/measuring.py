@@ -63,7 +63,7 @@ def demo_command(*, folder: Path | None, output: Path, open_page: bool, **size: 
 @shell.command("facility /var/lib/roastcoffea -o runs.html -o runs.csv")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--day", help="Include only this day (UTC), e.g. 2026-11-24.")
-@click.option("--watts-per-core", type=click.FloatRange(min=0), help="Power per core, for an energy estimate.")
+@shell.bounded("--watts-per-core", click.FloatRange(min=0), None, "Power per core, for an energy estimate.")
 @click.option("--save", "measurements", is_flag=True, help="Save each finished run as a measurement.")
 @click.option("--page", type=shell.FILE, hidden=True)
 @click.option("--csv", type=shell.FILE, hidden=True)
@@ -388,8 +388,8 @@ if TYPE_CHECKING:
 @shell.command("watch tcp://scheduler:8786 --seconds 60")
 @click.argument("address", metavar="SCHEDULER")
 @shell.bounded("--interval", click.FloatRange(0.05), 0.5, "Seconds between updates.")
-@click.option(
-    "--seconds", type=click.FloatRange(0, min_open=True), help="Number of seconds to watch; by default, until Ctrl-C."
+@shell.bounded(
+    "--seconds", click.FloatRange(0, min_open=True), None, "Number of seconds to watch; by default, until Ctrl-C."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print only JSON, one line per update.")
 @shell.output("Record every task, and save the records in this folder.", shell.FOLDER)

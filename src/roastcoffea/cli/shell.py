@@ -79,9 +79,9 @@ def choice(*names: str, among: Sequence[str], **settings: Any) -> Option:
     return click.option(*names, type=click.Choice(among), show_default=True, **settings)
 
 
-def bounded(name: str, kind: click.IntRange | click.FloatRange, default: float, text: str) -> Option:
-    def finite(_: click.Context, __: click.Parameter, value: float) -> float:
-        if not math.isfinite(value):
+def bounded(name: str, kind: click.IntRange | click.FloatRange, default: float | None, text: str) -> Option:
+    def finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
             raise click.BadParameter(f"{value} is not a finite number.")
         return value
 

@@ -113,7 +113,8 @@ class Noise:
             for group in polished:
                 rest = rest - middles(group, rest)[1][group.codes]
         freedom = max(freedom, 1)
-        # each median that was subtracted is one of the values, and leaves nothing of it
+        # medians leave too little of the noise, e.g. nothing of one in three values; without as many of the smallest
+        # residuals, the scale is right within 3 % (if levels have only two values, it is 20 % too large)
         scale = 1.4826 * np.median(np.sort(np.abs(rest - np.median(rest)))[-freedom:])
         rest *= np.sqrt(len(values) / freedom)
         rest.sort()

@@ -118,9 +118,8 @@ class Chunks:
 
 def needed(chunks: pa.Table) -> pa.Table:
     """Select the columns that `chunks_in_parts` needs, to avoid copying all columns."""
-    seconds = (*OF_CHUNKS, *(phase.column for phase in PHASES), LOCK, BLOCKED)
-    names = dict.fromkeys(("id", "dataset", "file", "entry_start", "entry_stop", "events", "bytes_requested", *seconds))
-    return chunks.select([name for name in names if name in chunks.column_names])
+    names = ("id", "dataset", "file", "entry_start", "entry_stop", "events", "bytes_requested", *OF_CHUNKS)
+    return chunks.select([*names, *(phase.column for phase in PHASES)])
 
 
 def chunks_in_parts(
@@ -151,15 +150,17 @@ def chunks_in_parts(
     open_cpu = np.clip(np.minimum(np.minimum(cpus[0], wall) - inside, opening), 0.0, None)
     decompress = np.minimum(decompressed, cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
-    waited = np.clip(wall - cpu - contention, 0.0, None)
+    waited = np.maximum(wall - cpu - contention, 0.0)
     lock, blocked, whole = (amounts(chunks, name) for name in (LOCK, BLOCKED, "wait_seconds"))
     # older runs recorded only the sum of the two waits
     whole = np.where(chunks[BLOCKED].is_valid().to_numpy(), 0.0, whole)
     apart = {"wait_seconds", CONTENTION, LOCK, BLOCKED}
     other = (phase.column for phase in PHASES if phase.part == "waiting" and phase.column not in apart)
     blocked = blocked + lock + whole + sum_of(chunks, tuple(other))
-    # the rest of the time spent waiting for a core was spent while opening
-    opened = np.clip(opening - open_cpu - np.nan_to_num(core_wait - moments(chunks, CONTENTION)), 0.0, None)
+    # time spent waiting for a core outside of process(): when opening, saving checkpoints or returning results
+    outside = opening + sum_of(chunks, ("checkpoint_seconds", "result_seconds"))
+    waits = np.nan_to_num(core_wait - moments(chunks, CONTENTION)) * ratio(opening, outside)
+    opened = np.maximum(opening - open_cpu - waits, 0.0)
     # if the waits add up to more than the time left, scale all of them down by the same factor
     share = np.minimum(ratio(waited, opened + blocked), 1.0)
     read, open_wait, lock = reading * share, opened * share, lock * share
@@ -181,11 +182,11 @@ def chunks_in_parts(
             decompress=decompress,
             cpu=cpu - open_cpu - decompress,
             lock=lock,
-            wait=np.clip(waited - open_wait - read - lock, 0.0, None),
+            wait=np.maximum(waited - open_wait - read - lock, 0.0),
             contention=contention,
             first=0.0 * wall,
             failed=0.0 * wall,
-            overhead=np.clip(task_seconds - wall, 0.0, None),
+            overhead=np.maximum(task_seconds - wall, 0.0),
         ),
         factor=factor,
         row=np.arange(len(chunks)) if rows is None else rows,
@@ -199,7 +200,7 @@ OF_STORAGE: Final = tuple(one.name for one in TIME_CLASSES if one.word == "stora
 LOCK: Final = "lock_seconds"
 BLOCKED: Final = "blocked_seconds"
 CONTENTION: Final = "contention_seconds"
-"""LOCK, BLOCKED and CONTENTION hold time spent waiting inside process(). Older runs lack these columns."""
+"""LOCK, BLOCKED and CONTENTION hold time spent waiting inside process(). Older runs have no values in them."""
 
 
 def ratio(amount: Numbers | Integers, divisor: Numbers | Integers) -> Numbers:

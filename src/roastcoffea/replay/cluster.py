@@ -238,7 +238,8 @@ class _Shared:
     """A host's cores or the storage streams, shared equally by all jobs.
 
     `jobs` is a heap, ordered by the value that `served` will have when the job finishes. The first job finishes at time
-    `due`. `at_once` is the number of jobs that the GIL lets run, by the number of jobs; if it is empty, all of them.
+    `due`. `at_once` is the number of jobs that the GIL lets run, by the number of jobs (of tasks or not); if it is
+    empty, all of them.
     """
 
     places: float

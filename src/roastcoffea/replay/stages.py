@@ -482,7 +482,9 @@ def _doubts(run: Run, known: Known, lifetimes: pa.Table, tasks: pa.Table, chunks
     foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
     every = {
         f"the recorded run {run.ending} and is incomplete": run.ended_early,
-        "the workers' CPU time outside tasks is unknown, so it is left out": known.outside_tasks is None,
+        "CPU time outside tasks (workers, and a scheduler on their host) is unknown: it is left out": (
+            known.outside_tasks is None
+        ),
         "waiting for cores was not recorded: chunk times may include other load": (
             chunks["core_wait_seconds"].null_count
         ),

@@ -13,6 +13,7 @@ from roastcoffea.replay.changes import Chunks, Parts
 from roastcoffea.replay.cluster import Costs
 from roastcoffea.replay.fitted_storage import crowding_of
 from roastcoffea.replay.stages import Recorded
+from roastcoffea.units import FRACTION
 
 
 def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list[Recorded]:
@@ -33,7 +34,7 @@ def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list
 
 
 def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Recorded:
-    stages = []
+    stages, doubts = [], [*run.doubts]
     for place, stage in enumerate(run.stages):
         recorded, activity, costs = stage.chunks, stage.activity, stage.costs
         chunks = recorded
@@ -60,9 +61,16 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
             # fewer readers may wait less because of the storage
             as_many = [each for workers, each in alone if workers >= run.workers * run.threads]
             chunks = with_lock_of_reads(chunks, as_many, run.threads - 1)
+            before, after = (float(each.parts.reading.sum()) for each in (recorded, chunks))
+            if before - after > 0.1 * before:
+                share = FRACTION.text(1 - after / before)
+                doubts.append(
+                    f"{share} of the read time of {run.name} counts as waiting for the GIL, because runs with one "
+                    "thread per process read faster"
+                )
             costs = with_outside(costs, recorded, chunks)
         stages.append(replace(stage, costs=costs._replace(crowded=crowded), chunks=chunks))
-    return replace(run, stages=tuple(stages))
+    return replace(run, stages=tuple(stages), doubts=tuple(dict.fromkeys(doubts)))
 
 
 def with_least_lock(chunks: Chunks, alone: Sequence[Chunks]) -> Chunks:

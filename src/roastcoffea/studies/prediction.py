@@ -12,16 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.stats import t as students_t
 
-from roastcoffea.replay.changes import (
-    AS_RECORDED,
-    UNCHANGED,
-    ChunkLaw,
-    Chunks,
-    Scenario,
-    bracket,
-    by_law,
-    law_of,
-)
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Chunks, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
@@ -51,7 +42,7 @@ def _replayed(stage: Stage, cluster: Cluster, change: Scenario) -> Replayed:
     chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
     load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
     if stage.chunks is None or chunks is None:
-        costs = change.costs(stage.costs)._replace(interpreter=0.0)  # only chunks tell how long they hold the GIL
+        costs = change.costs(stage.costs)._replace(interpreter=0.0)  # unknown for other tasks
     else:
         costs = change.costs(with_outside(stage.costs, stage.chunks, chunks))
     return replayed(load, cluster, costs, change.merging(stage.merging))

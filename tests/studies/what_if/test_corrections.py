@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_runs import chunks_of
+from made_runs import chunks_of, made_run, plan
 from made_runs import chunks_of_sizes as chunks
 
-from roastcoffea.replay.changes import Chunks, law_of
-from roastcoffea.studies.corrections import at_one_speed, with_least_lock, with_lock_of_reads
+from roastcoffea.measurement import Measurement
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, Chunks, law_of
+from roastcoffea.replay.fitted_storage import with_simulated_lock, with_threads
+from roastcoffea.replay.stages import Recorded, recorded_run
+from roastcoffea.studies import prediction
+from roastcoffea.studies.corrections import at_one_speed, on_own_cores, with_least_lock, with_lock_of_reads
+from roastcoffea.studies.prediction import Predictor, replay
 
 
 def test_runs_are_compared_at_one_speed() -> None:
@@ -82,3 +87,51 @@ def test_reads_that_take_longer_with_threads_wait_for_the_interpreter() -> None:
     assert with_lock_of_reads(computing(0.25), [alone], 1).parts.lock.tolist() == [0.25] * 8
     # no thread waits longer than the others compute
     assert with_lock_of_reads(threaded.with_cpu(0.5), [alone], 1).parts.lock.tolist() == pytest.approx([0.5] * 8)
+
+
+def recorded(workers: int, threads: int, doublings: float = 0.0, **parts: float) -> Recorded:
+    """A run of sixteen chunks of 1 s of CPU time, with these parts."""
+    made = made_run([plan(1.0)] * 16, workers * threads)
+    run = recorded_run(made, Measurement(made).metrics, "made")
+    (stage,) = run.stages
+    assert stage.chunks is not None
+    assert stage.activity is not None
+    chunks = stage.chunks.with_parts(**{name: np.full(16, seconds) for name, seconds in parts.items()})
+    activity = stage.activity._replace(doublings=np.full(16, doublings))
+    stages = (replace(stage, chunks=chunks, activity=activity, load=chunks.load()),)
+    return replace(run, workers=workers, threads=threads, stages=stages, doubts=())
+
+
+def test_longer_reads_are_waits_for_the_interpreter_only_if_as_many_chunks_read_without_threads() -> None:
+    """Recorded waits for it are halved with two jobs on a core; what reads took longer is not."""
+    threaded = recorded(1, 2, doublings=1.0, lock=0.5, read=0.6)
+    found, _ = on_own_cores([threaded, recorded(2, 1, read=0.2)])
+    chunks = found.stages[0].chunks
+    assert chunks is not None
+    assert (chunks.parts.read[0], chunks.parts.lock[0]) == pytest.approx((0.2, 0.5 / 2 + 0.4))
+    (doubt,) = found.doubts
+    assert doubt.startswith("66.7 % of the read time of made counts as waiting for the GIL")
+    found, _ = on_own_cores([threaded, recorded(1, 1, read=0.2)])
+    chunks = found.stages[0].chunks
+    assert chunks is not None
+    assert (chunks.parts.read[0], chunks.parts.lock[0]) == pytest.approx((0.6, 0.5 / 2))
+    assert found.doubts == ()
+
+
+def test_waits_for_the_interpreter_and_for_cores_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the only core, 16 s of CPU time take 16 s, or longer by what threads wait for the interpreter."""
+    run = replace(recorded(1, 2, doublings=1.0, lock=0.5), cores=1, seconds=16.0)
+    found, added = [], with_threads(0.5, 4)
+    for at_least in (with_simulated_lock, lambda _: added):
+        monkeypatch.setattr(prediction, "with_simulated_lock", at_least)
+        found.append(Predictor([run], True, {AS_RECORDED: UNCHANGED}).of_cluster(AS_RECORDED, 1, 4))
+    assert found[0].low < found[1].low
+    assert found[0].low < 16.0 < found[0].high
+
+
+def test_tasks_that_open_files_are_not_charged_with_what_chunks_hold() -> None:
+    run = recorded(1, 2)
+    (stage,) = run.stages
+    opening = replace(run, stages=(replace(stage, chunks=None),))
+    seconds = [replay(each, each.own_cluster, with_simulated_lock(1.0)).seconds for each in (run, opening)]
+    assert seconds == pytest.approx([16.0, 8.0], rel=0.01)
