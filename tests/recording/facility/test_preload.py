@@ -25,6 +25,8 @@ from roastcoffea.recording.facility.index import WHY_CUT_OFF, index_of, is_clust
 
 PROCESSORS = """
 import time
+from pathlib import Path
+
 import awkward as ak
 from coffea.processor import ProcessorABC
 
@@ -41,6 +43,12 @@ class Plain(ProcessorABC):
 
 class Measured(Plain):
     pass
+
+class Unfinished(Plain):
+    def process(self, events):
+        while events.metadata["entrystart"] >= 6000 and not Path(__file__).with_name("killed").exists():
+            time.sleep(0.1)
+        return super().process(events)
 """
 PLAIN = """
 import json, sys
@@ -173,18 +181,19 @@ def test_scripts_of_two_users_are_two_runs_and_nothing_is_mixed(facility: Facili
 
 
 def assert_what_was_recorded_survives_a_kill(facility: Facility) -> None:
-    """The scheduler is killed while another script runs."""
+    """The scheduler is killed while another script runs, whose last chunks wait for that."""
     before = {journal.folder for journal in facility.runs()}
 
     def third() -> list[Journal]:
         return [journal for journal in facility.runs() if journal.folder not in before]
 
-    script = facility.start(PLAIN)
+    script = facility.start(PLAIN.replace("Plain", "Unfinished"))
     try:
         assert wait_until(lambda: any(recorded_in(one).run.get("chunks", 0) >= 4 for one in third()))
         facility.processes[0].send_signal(signal.SIGKILL)
         facility.processes[0].wait()
     finally:
+        (facility.folder / "killed").touch()
         script.kill()
         script.communicate()
     (journal,) = third()
