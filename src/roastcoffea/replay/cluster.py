@@ -256,8 +256,9 @@ class _Shared:
         """Seconds of work that each job completes per second."""
         jobs = len(self.jobs)
         running = self.at_once[min(jobs, len(self.at_once) - 1)] if self.at_once else jobs
-        share, load = running / max(jobs, 1), (running + self.others) / self.places
-        return share if load <= 1 else share / (load * (1 + self.crowded * log2(load)))
+        load = (running + self.others) / self.places
+        rate = 1.0 if load <= 1 else 1 / (load * (1 + self.crowded * log2(load)))
+        return rate * (running / (jobs or 1))
 
     def serve(self, now: float) -> None:
         self.served += (now - self.since) * self.rate
