@@ -32,7 +32,7 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 39_220,
+    "metrics": 39_230,
     "studies": 42_790,
     "diagnosis": 31_860,
     "instrument": 27_000,

@@ -246,9 +246,11 @@ def _held(chunks: DataFrame, samples: Table, workers: list[str]) -> Numbers:
     moment = worker * (last - first + 2) + (time - first) + 0 * size
     of_chunks = chunks["worker"] * (last - first + 2) + (chunks["stop"] - first).clip(-1, last - first)
     order = np.argsort(moment, kind="stable")
-    row = order[np.maximum(np.searchsorted(moment, of_chunks, "right", order) - 1, 0)]
+    moment = moment[order]
+    place = np.maximum(np.searchsorted(moment, of_chunks, "right") - 1, 0)
+    row = order[place]
     held = size[row] - amounts(samples, "spilled")[row]
-    return np.where((worker[row] == chunks["worker"]) & (moment[row] <= of_chunks), held, np.nan)
+    return np.where((worker[row] == chunks["worker"]) & (moment[place] <= of_chunks), held, np.nan)
 
 
 def _of_known(table: Table, workers: list[str], *columns: str, **more: Numbers | Integers) -> DataFrame:
