@@ -276,13 +276,12 @@ class Savings:
     @cached_property
     def replay(self) -> Calibrated | str:
         """The run's replay, or the reason why it cannot be replayed."""
-        pool, known = pa.default_memory_pool(), Known(self.workers or 0.0, self.counted, ledger=self.ledger)
-        pool.release_unused()  # else, Arrow keeps what was freed before and while chunks are taken apart
+        pa.default_memory_pool().release_unused()  # Arrow would keep what was freed before
         try:
+            known = Known(self.workers or 0.0, self.counted, ledger=self.ledger)
             found = Calibrated(recorded_with(self.run, known, "the run", as_it_was=True))
         except NotMeasuredError as reason:
             return str(reason)
-        pool.release_unused()
         if found.measured <= 0:
             return "the run took no time"
         # a replay that does not reproduce the run itself has no predictive power
