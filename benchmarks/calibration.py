@@ -231,10 +231,8 @@ def main() -> int:
     rows = []
     for kind, cases in found.items():
         share = float(np.mean([one.holds for one in cases]))
-        below, above = (
-            float(np.mean(some))
-            for some in zip(*((one.truth < one.low, one.truth > one.high) for one in cases), strict=True)
-        )
+        below = float(np.mean([one.truth < one.low for one in cases]))
+        above = float(np.mean([one.truth > one.high for one in cases]))
         width = float(np.median([one.width for one in cases]))
         rows.append((kind, len(cases), KINDS[kind][1], share, below, above, width))
     heads = [

@@ -33,7 +33,7 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 39_230,
-    "studies": 42_790,
+    "studies": 42_800,
     "diagnosis": 31_860,
     "instrument": 27_000,
     "report": 24_530,

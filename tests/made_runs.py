@@ -438,6 +438,12 @@ def chunks_of_sizes(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chu
     )
 
 
+def chunks_that_wait(lock: float, wait: float = 0.0, number: int = 8) -> Chunks:
+    """Chunks of 1 s of CPU time that wait for the interpreter and otherwise."""
+    none = np.zeros(number)
+    return chunks_of(none, none + 1).with_parts(lock=none + lock, wait=none + wait)
+
+
 def chunks_of(read: Numbers, cpu: Numbers, dataset: str = "data") -> Chunks:
     """Chunks of 100 events that take these seconds."""
     number = np.arange(len(read))

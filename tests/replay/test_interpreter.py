@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from made_runs import chunks_of
+from made_runs import chunks_that_wait as chunks
 
-from roastcoffea.replay.changes import Chunks
 from roastcoffea.replay.cluster import Cluster, Costs, replayed
 from roastcoffea.replay.fitted_storage import (
     Interpreter,
@@ -16,12 +14,6 @@ from roastcoffea.replay.fitted_storage import (
     with_simulated_lock,
     with_threads,
 )
-
-
-def chunks(lock: float, wait: float = 0.0, number: int = 8) -> Chunks:
-    """Chunks of 1 s of CPU time."""
-    none = np.zeros(number)
-    return chunks_of(none, none + 1).with_parts(lock=none + lock, wait=none + wait)
 
 
 def test_threads_that_always_need_the_interpreter_take_turns() -> None:

@@ -60,10 +60,7 @@ def test_waiting_for_a_core_while_opening_is_no_waiting_for_storage() -> None:
 def test_decompression_and_the_interpreters_lock_are_told_apart_where_they_are_recorded() -> None:
     run = made_run([plan(2.0, 3.0)], 1)
     assert run.chunks is not None
-    names = {"decompress_seconds": 0.5, "compute_seconds": 1.5, "lock_seconds": 1.0, "blocked_seconds": 2.0}
-    row = run.chunks.select([name for name in run.chunks.column_names if name not in names])
-    for name, seconds in names.items():
-        row = row.append_column(name, pa.array([seconds]))
+    row = with_columns(run.chunks, decompress_seconds=0.5, compute_seconds=1.5, lock_seconds=1.0, blocked_seconds=2.0)
     found = chunks_in_parts(row, np.array([5.0]))
     assert first(found) == pytest.approx({"decompress": 0.5, "cpu": 1.5, "lock": 1.0, "wait": 2.0})
 

@@ -45,32 +45,31 @@ def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Re
             usual = np.median(activity.doublings[known]) if known.any() else 0.0
             doublings = np.where(known, activity.doublings, usual)
             chunks = recorded.with_cpu(1 / (1 + crowded * doublings))
-            alone: list[tuple[int, Chunks]] = []
-            if run.threads > 1 and recorded.parts.lock.any() and recorded.events.any():
-                # in runs with one thread per process, chunks do not wait for the GIL
-                wanted = (1, run.chunksize, len(run.stages))
-                alike = [one for one in runs if (one.threads, one.chunksize, len(one.stages)) == wanted]
-                alone = [
-                    (one.workers, each)
-                    for one in alike
-                    if (each := one.stages[place].chunks) is not None and each.events.any()
-                ]
+            waits = run.threads > 1 and recorded.parts.lock.any() and recorded.events.any()
+            alone = _without_threads(run, place, runs) if waits else []
             chunks = with_least_lock(chunks, [each for _, each in alone])
             # threads also hold the GIL for less time
             chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
             # fewer readers may wait less because of the storage
             as_many = [each for workers, each in alone if workers >= run.workers * run.threads]
             chunks = with_lock_of_reads(chunks, as_many, run.threads - 1)
-            before, after = (float(each.parts.reading.sum()) for each in (recorded, chunks))
-            if before - after > 0.1 * before:
-                share = FRACTION.text(1 - after / before)
+            kept = chunks.parts.reading.sum() / (recorded.parts.reading.sum() or 1.0)
+            if alone and kept < 0.9:
+                share = FRACTION.text(1 - kept)
                 doubts.append(
                     f"{share} of the read time of {run.name} counts as waiting for the GIL, because runs with one "
                     "thread per process read faster"
                 )
             costs = with_outside(costs, recorded, chunks)
         stages.append(replace(stage, costs=costs._replace(crowded=crowded), chunks=chunks))
-    return replace(run, stages=tuple(stages), doubts=tuple(dict.fromkeys(doubts)))
+    return replace(run, stages=tuple(stages), doubts=tuple(doubts))
+
+
+def _without_threads(run: Recorded, place: int, runs: Sequence[Recorded]) -> list[tuple[int, Chunks]]:
+    """Workers and chunks of similar runs with one thread per process, in which chunks do not wait for the GIL."""
+    wanted = (1, run.chunksize, len(run.stages))
+    alike = [one for one in runs if (one.threads, one.chunksize, len(one.stages)) == wanted]
+    return [(one.workers, each) for one in alike if (each := one.stages[place].chunks) and each.events.any()]
 
 
 def with_least_lock(chunks: Chunks, alone: Sequence[Chunks]) -> Chunks:
@@ -117,10 +116,8 @@ def with_outside(costs: Costs, recorded: Chunks, corrected: Chunks) -> Costs:
 
 def at_one_speed(runs: Sequence[Sequence[Chunks]]) -> list[Chunks]:
     """Scale the CPU times of chunks, by run and stage, as if the cores of all runs were equally fast."""
-    found: list[Chunks] = []
-    for stages, times in zip(runs, relative_cpu(runs), strict=True):
-        found += [chunks.with_cpu(1 / times) for chunks in stages]
-    return found
+    speeds = zip(runs, relative_cpu(runs), strict=True)
+    return [chunks.with_cpu(1 / times) for stages, times in speeds for chunks in stages]
 
 
 MOST_APART: Final = 2.0

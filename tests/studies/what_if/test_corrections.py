@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_runs import chunks_of, made_run, plan
 from made_runs import chunks_of_sizes as chunks
+from made_runs import chunks_that_wait as computing
+from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, Chunks, law_of
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, law_of
 from roastcoffea.replay.fitted_storage import with_simulated_lock, with_threads
 from roastcoffea.replay.stages import Recorded, recorded_run
 from roastcoffea.studies import prediction
@@ -52,12 +53,6 @@ def test_runs_of_few_chunks_or_that_opened_other_files_are_not_compared() -> Non
     for runs in ([few, fast], [many, elsewhere], [many, otherwise]):
         for before, after in zip(runs, at_one_speed([[run] for run in runs]), strict=True):
             assert after.parts.cpu.tolist() == before.parts.cpu.tolist()
-
-
-def computing(lock: float, wait: float = 0.0, number: int = 8) -> Chunks:
-    """Chunks of 1 s of CPU time."""
-    none = np.zeros(number)
-    return chunks_of(none, none + 1).with_parts(lock=none + lock, wait=none + wait)
 
 
 def test_sleeping_while_others_compute_is_no_waiting_for_the_interpreter() -> None:
