@@ -24,6 +24,18 @@ MOST: Final = 10_000
 """Maximum number of chunks to simulate. Simulating them takes about half a second."""
 
 
+class Interpreter(NamedTuple):
+    """How threads wait for the GIL, relative to their CPU time.
+
+    `share` is the fraction of its CPU time during which a thread holds the GIL. `delay` is the time for which a thread
+    also waits for each other thread that computes: when it has released the GIL, e.g. to read, another one hands it
+    over only after a while (the switch interval, by default 5 ms).
+    """
+
+    share: float = 0.0
+    delay: float = 0.0
+
+
 class Costs(NamedTuple):
     """Dask's overheads and the cost of starting processes, in seconds.
 
@@ -34,8 +46,8 @@ class Costs(NamedTuple):
 
     Four costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second
     that a task would take alone, and `process` is the fraction of a core that each worker process always uses.
-    `crowded` is the relative increase in CPU time each time the number of jobs on a core doubles. `interpreter` is the
-    fraction of CPU time during which a thread holds the GIL (0 if the load includes the waits for the GIL).
+    `crowded` is the relative increase in CPU time each time the number of jobs on a core doubles. `interpreter` tells
+    how threads wait for the GIL (0 if the load includes these waits).
     """
 
     gap: float = 0.0
@@ -47,7 +59,7 @@ class Costs(NamedTuple):
     outside: float = 0.0
     process: float = 0.0
     crowded: float = 0.0
-    interpreter: float = 0.0
+    interpreter: Interpreter = Interpreter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,22 +220,24 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
     return np.concatenate([*parents, np.full(width, NOTHING)]), np.concatenate(inputs)
 
 
-def lock_times(demand: float, apart: float, threads: int) -> list[float]:
-    """Mean time for which a thread waits for the GIL and holds it, if there are 1, 2 and up to `threads` threads.
+def lock_waits(interpreter: Interpreter, computing: float, apart: float, threads: int) -> list[float]:
+    """Mean time for which a thread waits for the GIL, if there are 1, 2 and up to `threads` threads.
 
-    Each thread holds the GIL for `demand` seconds, and then does without it for `apart` seconds (mean value analysis).
+    Each thread computes for `computing` seconds on a core of its own, and then spends `apart` seconds without
+    computing (mean value analysis).
     """
-    times, queue = [], 0.0
+    (share, delay), waits, queue, active = interpreter, [], 0.0, 0.0
     for number in range(1, threads + 1):
-        times.append(demand * (1 + queue))
-        queue = number * times[-1] / (times[-1] + apart)
-    return times
+        waits.append((share * queue + delay * active) * computing)
+        rate = number * computing / (computing + apart + waits[-1])
+        queue, active = rate * share * (1 + queue), rate * (1 + share * queue)
+    return waits
 
 
 def computing_at_once(share: float, workers: int, threads: int) -> list[float]:
     """Mean number of threads on a host that compute while 0, 1 and up to all threads would if there were no GIL."""
-    number, seconds = np.arange(threads + 1), [1.0, *lock_times(share, 1 - share, threads)]
-    of_worker = number / np.add(seconds, 1 - share)
+    number = np.arange(threads + 1)
+    of_worker = number / np.add(1.0, [0.0, *lock_waits(Interpreter(share), 1.0, 0.0, threads)])
     return [*map(float, np.interp(np.arange(workers * threads + 1), workers * number, workers * of_worker))]
 
 
@@ -267,12 +281,16 @@ class _Shared:
 
 @dataclass
 class _Worker:
-    """A simulated worker. `held` counts its running tasks and the waiting tasks in `chunks` and `merges`."""
+    """A simulated worker. `held` counts its running tasks and the waiting tasks in `chunks` and `merges`.
+
+    `computing` counts the tasks that use the CPU or wait for it.
+    """
 
     host: _Shared
     idle: int
     held: int = 0
     cold: bool = True
+    computing: int = 0
     chunks: deque[int] = field(default_factory=deque)
     merges: deque[int] = field(default_factory=deque)
 
@@ -283,16 +301,19 @@ class _Simulation:
         # lists are faster than arrays
         self.before = [*load.before.tolist(), *(inputs * merging.cpu).tolist()]
         self.wait = [*load.wait.tolist(), *(inputs * merging.wait).tolist()]
-        self.read, self.after = (np.append(values, 0.0 * inputs).tolist() for values in (load.read, load.after))
+        (share, delay), outside = costs.interpreter, costs.outside * load.alone
+        delays = delay / turns * (load.before + load.after)
+        self.read, self.after, self.delay, self.outside = (
+            np.append(values, 0.0 * inputs).tolist() for values in (load.read, load.after, delays, outside)
+        )
         self.parent, self.missing = parent.tolist(), [*(0 * load.wait), *inputs.tolist()]
-        self.outside = np.append(costs.outside * load.alone, 0.0 * inputs).tolist()
         self.costs, self.turns, self.fetch = costs, turns, merging.fetch
         hosts = [
             _Shared(
                 max(cores - costs.process * workers, cores / 10),  # tasks always get something
                 cluster.others * cores if cores < inf else 0.0,
                 costs.crowded,
-                computing_at_once(costs.interpreter, workers, cluster.threads) if costs.interpreter else (),
+                computing_at_once(share, workers, cluster.threads) if share else (),
             )
             for workers, cores in cluster.hosts
         ]
@@ -355,7 +376,7 @@ class _Simulation:
         yield from self._compute(worker, self.before[task] + cold * self.costs.cold_before)
         for _ in range(self.turns):
             yield self.storage, self.read[task] / self.turns
-            yield None, self.wait[task] / self.turns
+            yield None, self.wait[task] / self.turns + self.delay[task] * worker.computing
             yield from self._compute(worker, self.after[task] / self.turns)
         self.busy += self.now - began
         if self.costs.outside:
@@ -371,7 +392,9 @@ class _Simulation:
 
     def _compute(self, worker: _Worker, seconds: float) -> _Process:
         began = self.now
+        worker.computing += 1
         yield worker.host, seconds
+        worker.computing -= 1
         self.computing += self.now - began
         self.computed += seconds
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import scipy
 
-from roastcoffea.metrics.statistics import OF_90_PERCENT, Flags, Integers, Numbers, amounts, moments
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, moments
 from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, faster_storage, ratio
-from roastcoffea.replay.cluster import lock_times
+from roastcoffea.replay.cluster import Interpreter, lock_waits
 
 FEWEST: Final = 4
 """Minimum number of chunks in each block of a run."""
@@ -335,62 +335,45 @@ def _slope(doublings: Numbers, relative: Numbers) -> float:
     return float(slope / alone) if slope > 0 and alone > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """Fraction of CPU time during which a thread holds the GIL, and the range consistent with the runs."""
-
-    share: float
-    low: float
-    high: float
+SHARES: Final = np.linspace(0.0, 1.0, 201)
+DELAYS: Final = np.append(0.0, np.geomspace(1e-3, 1e3, 200))
+"""Values tried when they are fitted, of which the largest stands for all that are larger."""
 
 
-def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> Interpreter | None:
-    shares = [
-        share_of(chunks.take(rows).parts, threads)
+def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> list[Interpreter]:
+    """Find the smallest and the largest share that agree with the recorded waits for the GIL, if there are any."""
+    found = [
+        shares_of(chunks.take(rows).parts, threads)
         for chunks, threads in runs
-        if threads > 1 and chunks.parts.computing.any()
-        for rows in np.array_split(np.arange(len(chunks)), min(4, len(chunks)))
+        if threads > 1
+        for rows in np.array_split(np.flatnonzero(chunks.parts.computing), 4)
+        if len(rows)
     ]
-    if not shares:
-        return None
-    mean, spread = float(np.mean(shares)), OF_90_PERCENT * float(np.std(shares, ddof=1) if len(shares) > 1 else 0.0)
-    return Interpreter(mean, max(mean - spread, 0.0), min(mean + spread, 1.0))
+    if not found:
+        return []
+    (least, _, _), (_, _, most) = np.quantile(found, (0.05, 0.95), axis=0)
+    return [Interpreter(least, np.mean(found, axis=0)[1]), Interpreter(most)]
 
 
-def share_of(parts: Parts, threads: int) -> float:
-    """Find the fraction of CPU time with the GIL held that reproduces the recorded wait for the GIL."""
-    computing, lock, other = _sums(parts)
-    if not lock:
-        return 0.0
+def shares_of(parts: Parts, threads: int) -> tuple[float, float, float]:
+    """Find the smallest share that agrees with the recorded wait for the GIL, with its delay, and the largest share.
 
-    def surplus(share: float) -> float:
-        return waited(share, computing, other, threads) - lock
-
-    return 1.0 if surplus(1.0) <= 0 else float(scipy.optimize.brentq(surplus, 0.0, 1.0, xtol=1e-4))
-
-
-def _sums(parts: Parts) -> tuple[float, float, float]:
+    The smallest share follows from the fact that a thread waits only while another one holds the GIL; delays explain
+    the rest of the wait. The largest share explains the wait without delays.
+    """
     computing, lock = float(parts.computing.sum()), float(parts.lock.sum())
-    return computing, lock, max(float(parts.total.sum()) - computing - lock, 0.0)
+    apart, least = max(float(parts.total.sum()) - computing - lock, 0.0), min(lock / computing / (threads - 1), 1.0)
+
+    def waits(share: float, delay: float) -> float:
+        return lock_waits(Interpreter(share, delay), computing, apart, threads)[-1]
+
+    delay = np.interp(lock, [waits(least, each) for each in DELAYS], DELAYS)
+    return least, float(delay), float(np.interp(lock, [waits(each, 0.0) for each in SHARES], SHARES))
 
 
-def waited(share: float, computing: float, other: float, threads: int) -> float:
-    """Compute how long a thread waits for the GIL while it computes for `computing` seconds."""
-    demand = share * computing
-    return lock_times(demand, computing - demand + other, threads)[-1] - demand if demand else 0.0
-
-
-def with_threads(share: float, threads: int) -> Scenario:
-    """Replace the waits for the GIL with those of `threads` threads on cores of their own."""
-
-    def changed(chunks: Chunks) -> Chunks:
-        computing, _, other = _sums(chunks.parts)
-        each = waited(share, computing, other, threads) / (computing or 1.0)
-        return chunks.with_parts(lock=chunks.parts.computing * each)
-
-    return Scenario(chunks=changed)
-
-
-def with_simulated_lock(share: float) -> Scenario:
+def with_interpreter(interpreter: Interpreter) -> Scenario:
     """Simulate the waits for the GIL. They then overlap with the waits for cores."""
-    return replace(with_threads(share, 1), costs=lambda costs: costs._replace(interpreter=share))
+    return Scenario(
+        chunks=lambda chunks: chunks.with_parts(lock=0.0 * chunks.parts.lock),
+        costs=lambda costs: costs._replace(interpreter=interpreter),
+    )

@@ -13,17 +13,15 @@ import numpy as np
 from scipy.stats import t as students_t
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Chunks, Scenario, bracket, by_law, law_of
-from roastcoffea.replay.cluster import Cluster, Replayed, replayed
+from roastcoffea.replay.cluster import Cluster, Interpreter, Replayed, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
-    Interpreter,
     Readers,
     Storage,
     interpreter_of,
     storage_of,
+    with_interpreter,
     with_own_storage,
-    with_simulated_lock,
-    with_threads,
 )
 from roastcoffea.replay.stages import Recorded, Stage
 from roastcoffea.studies.corrections import at_one_speed, on_own_cores, relative_cpu, with_outside
@@ -42,7 +40,7 @@ def _replayed(stage: Stage, cluster: Cluster, change: Scenario) -> Replayed:
     chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
     load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
     if stage.chunks is None or chunks is None:
-        costs = change.costs(stage.costs)._replace(interpreter=0.0)  # unknown for other tasks
+        costs = change.costs(stage.costs)._replace(interpreter=Interpreter())  # unknown for other tasks
     else:
         costs = change.costs(with_outside(stage.costs, stage.chunks, chunks))
     return replayed(load, cluster, costs, change.merging(stage.merging))
@@ -146,7 +144,7 @@ def left_open(seconds: float, others: Mapping[str, Sequence[float]]) -> LeftOpen
     return LeftOpen(seconds * exp(middle), exp(hypot(*widths.values())), widest)
 
 
-def _threads(run: Recorded, known: Interpreter | None, threads: int) -> Iterator[str]:
+def _threads(run: Recorded, known: Sequence[Interpreter], threads: int) -> Iterator[str]:
     """Warn if the number of threads per process changes."""
     if threads == run.threads:
         return
@@ -157,10 +155,13 @@ def _threads(run: Recorded, known: Interpreter | None, threads: int) -> Iterator
         )
     if threads > 1:
         how = f"at worst, only one of {number(threads)} runs at a time; how often they need the GIL is unknown"
-        if known is not None:
-            share = FRACTION.text(known.share)
-            how = f"{share} of their CPU time needs the GIL, judging by how long recorded chunks waited for it"
+        if known:
+            how = f"{_shares(known)} of their CPU time needs the GIL, judging by how long recorded chunks waited for it"
         yield f"threads in a process share one interpreter: {how}"
+
+
+def _shares(known: Sequence[Interpreter]) -> str:
+    return " to ".join(dict.fromkeys(FRACTION.text(each.share) for each in known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +260,14 @@ class Predictor:
         return storage_of([Readers(one.chunks, one.activity) for one in stages if one.chunks and one.activity])
 
     @cached_property
-    def interpreter(self) -> Interpreter | None:
-        """Share of CPU time that needs the GIL.
+    def interpreter(self) -> list[Interpreter]:
+        """How threads wait for the GIL, with the smallest and the largest share of CPU time that may need it.
 
-        It is None if it cannot be fitted to any run, or if a replayed run with several threads per process did not
+        It is empty if it cannot be fitted to any run, or if a replayed run with several threads per process did not
         record waits for the GIL.
         """
         if any(run.threads > 1 and not run.knows_lock for run in self.repeats):
-            return None
+            return []
         known = [run for run in self.runs if run.knows_lock]
         return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
 
@@ -359,15 +360,12 @@ class Predictor:
 
     def _assumptions(self, run: Recorded, cluster: Cluster) -> tuple[Assumed, Mapping[str, Sequence[Assumed]]]:
         """Choose the most likely assumptions, and the alternatives to each assumption that the runs do not rule out."""
-        storage, threads, known, locks = self.storage, cluster.threads, self.interpreter, [UNCHANGED]
-        if 1 < threads != run.threads and known is None:
-            locks.append(with_threads(1.0, threads))
-        elif threads != run.threads:
-            shares = (known.share, known.low, known.high) if threads > 1 and known is not None else (0.0,)
-            # on busy cores, waits for the GIL and for cores overlap, but a thread may also wait for a core while it
-            # holds the GIL, so the truth is in between
-            locks = [with_threads(share, threads) for share in dict.fromkeys(shares)]
-            locks += [with_simulated_lock(shares[0])] * (shares[0] > 0)
+        storage, threads, locks = self.storage, cluster.threads, [UNCHANGED]
+        if threads != run.threads:
+            known = self.interpreter if threads > 1 else [Interpreter()]
+            # if it is unknown, at worst only one thread runs at a time
+            held = map(with_interpreter, known or [Interpreter(1.0)])
+            locks = [*held] if known else [*locks, *held]
         base, jobs = Assumed(storage.streams, locks[0]), {min(self.others.values()), max(self.others.values())}
         return base, {
             STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
@@ -423,10 +421,8 @@ class Predictor:
             return f"other programs used {low} to {high} cores, depending on the run; this range is too wide"
         if widest == CROWDING:
             return f"{self._crowding(cluster)} for each doubling; add a run with more workers per host"
-        if widest == INTERPRETER and known is not None:
-            share = " to ".join(dict.fromkeys(map(FRACTION.text, (known.low, known.high))))
-            overlap = "and waits for it may overlap with waits for cores"
-            return f"{share} of the CPU time needs the GIL, {overlap}: too wide a range for {threads}"
+        if widest == INTERPRETER and known:
+            return f"{_shares(known)} of the CPU time needs the GIL: too wide a range for {threads}"
         if widest == INTERPRETER and run.threads > 1 and not run.knows_lock:
             return f"{run.name} did not record how long its chunks waited for the GIL; record a new run"
         if widest == INTERPRETER:
