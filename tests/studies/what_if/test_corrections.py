@@ -12,9 +12,9 @@ from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, law_of
-from roastcoffea.replay.fitted_storage import with_simulated_lock, with_threads
+from roastcoffea.replay.cluster import Interpreter
+from roastcoffea.replay.fitted_storage import with_interpreter
 from roastcoffea.replay.stages import Recorded, recorded_run
-from roastcoffea.studies import prediction
 from roastcoffea.studies.corrections import at_one_speed, on_own_cores, with_least_lock, with_lock_of_reads
 from roastcoffea.studies.prediction import Predictor, replay
 
@@ -113,20 +113,24 @@ def test_longer_reads_are_waits_for_the_interpreter_only_if_as_many_chunks_read_
     assert found.doubts == ()
 
 
-def test_waits_for_the_interpreter_and_for_cores_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the only core, 16 s of CPU time take 16 s, or longer by what threads wait for the interpreter."""
+def test_waits_for_the_interpreter_overlap_with_those_for_cores() -> None:
+    """On the only core, 16 s of CPU time take 16 s, no matter how many threads wait for the interpreter."""
     run = replace(recorded(1, 2, doublings=1.0, lock=0.5), cores=1, seconds=16.0)
-    found, added = [], with_threads(0.5, 4)
-    for at_least in (with_simulated_lock, lambda _: added):
-        monkeypatch.setattr(prediction, "with_simulated_lock", at_least)
-        found.append(Predictor([run], True, {AS_RECORDED: UNCHANGED}).of_cluster(AS_RECORDED, 1, 4))
-    assert found[0].low < found[1].low
-    assert found[0].low < 16.0 < found[0].high
+    predictor = Predictor([run], True, {AS_RECORDED: UNCHANGED})
+    (run,) = predictor.runs
+    least, most = (
+        replay(run, run.cluster(1, 4, same_host=True), with_interpreter(each)) for each in predictor.interpreter
+    )
+    assert (least.seconds, most.seconds) == pytest.approx((16.0, 16.0), rel=0.02)
+    found = predictor.of_cluster(AS_RECORDED, 1, 4)
+    assert found.low < 16.0 < found.high
 
 
 def test_tasks_that_open_files_are_not_charged_with_what_chunks_hold() -> None:
     run = recorded(1, 2)
     (stage,) = run.stages
     opening = replace(run, stages=(replace(stage, chunks=None),))
-    seconds = [replay(each, each.own_cluster, with_simulated_lock(1.0)).seconds for each in (run, opening)]
+    seconds = [
+        replay(each, each.own_cluster, with_interpreter(Interpreter(1.0, 1.0))).seconds for each in (run, opening)
+    ]
     assert seconds == pytest.approx([16.0, 8.0], rel=0.01)
