@@ -10,10 +10,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count, cycle, islice
-from math import ceil, inf, log2
+from math import ceil, inf, log2, sqrt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import scipy
 
 from roastcoffea.metrics.statistics import Integers, Numbers
 
@@ -46,8 +47,8 @@ class Costs(NamedTuple):
 
     Four costs are not times. `outside` is the CPU time that processes on the host use outside of tasks, per second
     that a task would take alone, and `process` is the fraction of a core that each worker process always uses.
-    `crowded` is the relative increase in CPU time each time the number of jobs on a core doubles. `interpreter` tells
-    how threads wait for the GIL (0 if the load includes these waits).
+    `crowded` is the relative increase in CPU time each time the number of jobs on a core doubles. `interpreter`
+    describes how threads wait for the GIL (the default if the load includes these waits).
     """
 
     gap: float = 0.0
@@ -224,21 +225,25 @@ def lock_waits(interpreter: Interpreter, computing: float, apart: float, threads
     """Mean time for which a thread waits for the GIL, if there are 1, 2 and up to `threads` threads.
 
     Each thread computes for `computing` seconds on a core of its own, and then spends `apart` seconds without
-    computing (mean value analysis).
+    computing. Mean value analysis gives the waits for threads that hold the GIL; delays are approximate.
     """
-    (share, delay), waits, queue, active = interpreter, [], 0.0, 0.0
+    (share, delay), waits, queue = interpreter, [], 0.0
     for number in range(1, threads + 1):
-        waits.append((share * queue + delay * active) * computing)
-        rate = number * computing / (computing + apart + waits[-1])
-        queue, active = rate * share * (1 + queue), rate * (1 + share * queue)
+        turns, cycle = share * queue * computing, computing + apart
+        # the others compute for a fraction of the cycle, which their own waits make longer
+        delays = 4 * delay * computing * (number - 1) * (computing + turns)
+        waits.append((turns - cycle + sqrt((turns + cycle) ** 2 + delays)) / 2)
+        queue = number * share * computing * (1 + queue) / (cycle + waits[-1])
     return waits
 
 
 def computing_at_once(share: float, workers: int, threads: int) -> list[float]:
     """Mean number of threads on a host that compute while 0, 1 and up to all threads would if there were no GIL."""
-    number = np.arange(threads + 1)
+    number, jobs = np.arange(threads + 1), np.arange(workers * threads + 1)
     of_worker = number / np.add(1.0, [0.0, *lock_waits(Interpreter(share), 1.0, 0.0, threads)])
-    return [*map(float, np.interp(np.arange(workers * threads + 1), workers * number, workers * of_worker))]
+    # the jobs are on any of the threads
+    chances = scipy.stats.hypergeom.pmf(number[:, None], len(jobs) - 1, threads, jobs)
+    return [*map(float, workers * of_worker @ chances)]
 
 
 # Simulation
@@ -376,7 +381,8 @@ class _Simulation:
         yield from self._compute(worker, self.before[task] + cold * self.costs.cold_before)
         for _ in range(self.turns):
             yield self.storage, self.read[task] / self.turns
-            yield None, self.wait[task] / self.turns + self.delay[task] * worker.computing
+            yield None, self.wait[task] / self.turns
+            yield None, self.delay[task] * worker.computing
             yield from self._compute(worker, self.after[task] / self.turns)
         self.busy += self.now - began
         if self.costs.outside:

@@ -1,4 +1,4 @@
-"""Fit models of shared resources (storage streams, cores and the GIL) to recorded runs."""
+"""Fit models of shared resources (storage streams and cores) to recorded runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pyarrow as pa
 import scipy
 
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, moments
-from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, faster_storage, ratio
-from roastcoffea.replay.cluster import Interpreter, lock_waits
+from roastcoffea.replay.changes import Chunks, Parts, datasets_of, faster_storage, ratio
 
 FEWEST: Final = 4
 """Minimum number of chunks in each block of a run."""
@@ -333,47 +332,3 @@ def _slope(doublings: Numbers, relative: Numbers) -> float:
         return 0.0
     slope, alone, *_ = scipy.stats.theilslopes(relative, doublings, method="joint")
     return float(slope / alone) if slope > 0 and alone > 0 else 0.0
-
-
-SHARES: Final = np.linspace(0.0, 1.0, 201)
-DELAYS: Final = np.append(0.0, np.geomspace(1e-3, 1e3, 200))
-"""Values tried when they are fitted, of which the largest stands for all that are larger."""
-
-
-def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> list[Interpreter]:
-    """Find the smallest and the largest share that agree with the recorded waits for the GIL, if there are any."""
-    found = [
-        shares_of(chunks.take(rows).parts, threads)
-        for chunks, threads in runs
-        if threads > 1
-        for rows in np.array_split(np.flatnonzero(chunks.parts.computing), 4)
-        if len(rows)
-    ]
-    if not found:
-        return []
-    (least, _, _), (_, _, most) = np.quantile(found, (0.05, 0.95), axis=0)
-    return [Interpreter(least, np.mean(found, axis=0)[1]), Interpreter(most)]
-
-
-def shares_of(parts: Parts, threads: int) -> tuple[float, float, float]:
-    """Find the smallest share that agrees with the recorded wait for the GIL, with its delay, and the largest share.
-
-    The smallest share follows from the fact that a thread waits only while another one holds the GIL; delays explain
-    the rest of the wait. The largest share explains the wait without delays.
-    """
-    computing, lock = float(parts.computing.sum()), float(parts.lock.sum())
-    apart, least = max(float(parts.total.sum()) - computing - lock, 0.0), min(lock / computing / (threads - 1), 1.0)
-
-    def waits(share: float, delay: float) -> float:
-        return lock_waits(Interpreter(share, delay), computing, apart, threads)[-1]
-
-    delay = np.interp(lock, [waits(least, each) for each in DELAYS], DELAYS)
-    return least, float(delay), float(np.interp(lock, [waits(each, 0.0) for each in SHARES], SHARES))
-
-
-def with_interpreter(interpreter: Interpreter) -> Scenario:
-    """Simulate the waits for the GIL. They then overlap with the waits for cores."""
-    return Scenario(
-        chunks=lambda chunks: chunks.with_parts(lock=0.0 * chunks.parts.lock),
-        costs=lambda costs: costs._replace(interpreter=interpreter),
-    )

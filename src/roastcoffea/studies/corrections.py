@@ -15,21 +15,26 @@ from roastcoffea.replay.fitted_storage import crowding_of
 from roastcoffea.replay.stages import Recorded
 from roastcoffea.units import FRACTION
 
+MOST_CROWDED: Final = 0.2
+"""Maximum increase in CPU time per doubling of the number of jobs on a core.
+
+On a machine with two cores, the same chunks needed up to 16 % more per doubling of the number of processes, and up to
+11 % for threads (`benchmarks/what_if.py`). If a fit gives more, runs also differ in something else.
+"""
+
 
 def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list[Recorded]:
     """Correct the runs' compute times and waits for the GIL to what they would be if each chunk had its own core.
 
     `crowded` is the relative increase in CPU time per doubling of the number of jobs on a core. By default, it is
-    fitted to the runs with the same chunk size as the first run.
+    fitted to the runs with the same chunk size as the first run, up to MOST_CROWDED.
     """
     if crowded is None:
         alike = [run.stages for run in runs if run.chunksize == runs[0].chunksize]
-        crowded = crowding_of(
-            [
-                [(one.chunks, one.activity.doublings) for one in stages if one.chunks and one.activity]
-                for stages in alike
-            ]
-        )
+        chunks = [
+            [(one.chunks, one.activity.doublings) for one in stages if one.chunks and one.activity] for stages in alike
+        ]
+        crowded = min(crowding_of(chunks), MOST_CROWDED)
     return [_on_own_cores(run, crowded, runs) for run in runs]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, hypot, log, log1p, log2, sqrt
 from statistics import mean, median, stdev
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import t as students_t
@@ -18,13 +18,12 @@ from roastcoffea.replay.fitted_storage import (
     ALL,
     Readers,
     Storage,
-    interpreter_of,
     storage_of,
-    with_interpreter,
     with_own_storage,
 )
 from roastcoffea.replay.stages import Recorded, Stage
-from roastcoffea.studies.corrections import at_one_speed, on_own_cores, relative_cpu, with_outside
+from roastcoffea.studies.corrections import MOST_CROWDED, at_one_speed, on_own_cores, relative_cpu, with_outside
+from roastcoffea.studies.interpreter import interpreter_of, with_interpreter
 from roastcoffea.units import FRACTION, number
 
 # Replays of whole runs, with shared storage and with cores also used by other programs
@@ -98,12 +97,11 @@ def other_branches(one: Recorded, other: Recorded) -> str | None:
 STORAGE, INTERPRETER, OTHERS, CROWDING = "storage", "interpreter", "others", "crowding"
 """Quantities that the runs may not determine."""
 
-MOST_CROWDED: Final = 0.2
-"""Maximum increase in CPU time per doubling of the number of jobs on a core, beyond the number in any run."""
 
-
-def processes_per_core(cluster: Cluster) -> float:
-    return max(workers / cores for workers, cores in cluster.hosts)
+def per_core(cluster: Cluster) -> dict[str, float]:
+    """Largest number of processes and of threads per core of a host."""
+    processes = max(workers / cores for workers, cores in cluster.hosts)
+    return {"processes": processes, "threads": processes * cluster.threads}
 
 
 class Assumed(NamedTuple):
@@ -268,8 +266,10 @@ class Predictor:
         """
         if any(run.threads > 1 and not run.knows_lock for run in self.repeats):
             return []
-        known = [run for run in self.runs if run.knows_lock]
-        return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
+        # only runs with the same number of threads can be pooled
+        most = max(run.threads for run in self.runs)
+        known = [run for run in self.runs if run.knows_lock and run.threads == most > 1]
+        return interpreter_of([stage.chunks for run in known for stage in run.stages if stage.chunks], most)
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
         """Chunks of all runs and stages, with CPU times as if the cores of all runs were equally fast."""
@@ -363,8 +363,9 @@ class Predictor:
         storage, threads, locks = self.storage, cluster.threads, [UNCHANGED]
         if threads != run.threads:
             known = self.interpreter if threads > 1 else [Interpreter()]
-            # if it is unknown, at worst only one thread runs at a time
-            held = map(with_interpreter, known or [Interpreter(1.0)])
+            # if it is unknown, at worst only one thread runs at a time; the largest share is first, because other
+            # assumptions are compared for jobs that really run at once
+            held = map(with_interpreter, known[::-1] or [Interpreter(1.0)])
             locks = [*held] if known else [*locks, *held]
         base, jobs = Assumed(storage.streams, locks[0]), {min(self.others.values()), max(self.others.values())}
         return base, {
@@ -380,14 +381,17 @@ class Predictor:
         return dict(zip(map(id, self.runs), on_own_cores(self._recorded, MOST_CROWDED), strict=True))
 
     def _crowding(self, cluster: Cluster) -> str:
-        """Warn if more processes would share a core than in any run; otherwise, return an empty string."""
-        shared, crowded = processes_per_core(cluster), max(stage.costs.crowded for stage in self.runs[0].stages)
-        # threads are not counted, because threads of the same process also share memory
-        if shared <= max(1.0, *(processes_per_core(run.own_cluster) for run in self.runs)) or crowded >= MOST_CROWDED:
-            return ""
-        low = f"{FRACTION.text(crowded)} to" if crowded else "up to"
-        more = f"{low} {FRACTION.text(MOST_CROWDED)} more CPU time"
-        return f"{shared:.3g} processes share a core and its caches, more than in any run, and may need {more}"
+        """Warn if more processes or threads would share a core than in any run; otherwise, return an empty string."""
+        known, crowded = (
+            [per_core(run.own_cluster) for run in self.runs],
+            max(stage.costs.crowded for stage in self.runs[0].stages),
+        )
+        for what, shared in per_core(cluster).items():
+            if shared > max(1.0, *(each[what] for each in known)) and crowded < MOST_CROWDED:
+                low = f"{FRACTION.text(crowded)} to" if crowded else "up to"
+                more = f"{low} {FRACTION.text(MOST_CROWDED)} more CPU time"
+                return f"{shared:.3g} {what} share a core and its caches, more than in any run, and may need {more}"
+        return ""
 
     def _made(self, run: Recorded, cluster: Cluster, assumed: Assumed, change: Scenario = UNCHANGED) -> Replayed:
         """Replay a run on a cluster under the given assumptions.
@@ -422,7 +426,8 @@ class Predictor:
         if widest == CROWDING:
             return f"{self._crowding(cluster)} for each doubling; add a run with more workers per host"
         if widest == INTERPRETER and known:
-            return f"{_shares(known)} of the CPU time needs the GIL: too wide a range for {threads}"
+            wide = f"{_shares(known)} of the CPU time needs the GIL: too wide a range for {threads}"
+            return f"{wide}; add a run with {threads} per process"
         if widest == INTERPRETER and run.threads > 1 and not run.knows_lock:
             return f"{run.name} did not record how long its chunks waited for the GIL; record a new run"
         if widest == INTERPRETER:
