@@ -33,7 +33,7 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 39_230,
-    "studies": 42_800,
+    "studies": 43_200,
     "diagnosis": 31_860,
     "instrument": 27_000,
     "report": 24_530,
@@ -43,7 +43,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "visualization": 14_130,
     "monitor": 11_400,
     "storage": 11_200,
-    "replay": 9_555,
+    "replay": 9_400,
     TOP: 7_310,
     "cli": 7_460,
     "compat": 4_260,

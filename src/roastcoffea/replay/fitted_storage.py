@@ -47,7 +47,7 @@ def activity_of(
 ) -> Activity:
     """Compute the load from the tasks. Chunks loaded from checkpoints are excluded, because they do not read.
 
-    The result is for `rows` only; by default, for all of them.
+    `chunks` and `doublings` are those of the tasks in `rows`; by default, of all tasks.
     """
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
     stop = np.where(np.isnan(stop), start, stop)
@@ -55,7 +55,7 @@ def activity_of(
     at = start[rows, None] + (stop - start)[rows, None] * np.array([0.125, 0.375, 0.625, 0.875])
     begun, ended = (np.searchsorted(np.sort(some[reads]), at, side="right") for some in (start, stop))
     amount = amounts(chunks, "events" if chunks["bytes_requested"].null_count else "bytes_requested")
-    return Activity((stop - start)[rows], np.maximum(amount[rows], 1.0), np.maximum(begun - ended, 1), doublings[rows])
+    return Activity((stop - start)[rows], np.maximum(amount, 1.0), np.maximum(begun - ended, 1), doublings)
 
 
 @dataclass(frozen=True)
@@ -248,10 +248,10 @@ def on_faster_storage(chunks: Chunks, counted: pa.Table, times: float) -> Chunks
     `counted` is the table of counted chunks, with times on a common clock.
     """
     own = np.flatnonzero(chunks.row >= 0)
-    table = counted.select(["start", "stop", "events", "bytes_requested"]).take(pa.array(chunks.row[own]))
     rows = np.linspace(0, len(own) - 1, min(len(own), MOST_FITTED)).astype(np.int64)
-    reads = chunks.parts.reading[own] > 0
-    activity = activity_of(table, table, np.zeros(len(own)), reads, rows)
+    some = counted.select(["events", "bytes_requested"]).take(pa.array(chunks.row[own[rows]]))
+    tasks = counted.select(["start", "stop"]).take(pa.array(chunks.row[own]))
+    activity = activity_of(some, tasks, np.zeros(len(rows)), chunks.parts.reading[own] > 0, rows)
     larger = max(int(activity.active.max(initial=1)) / MOST_READERS, 1.0)
     active = np.maximum(np.rint(activity.active / larger), 1).astype(np.int64)
     readers = Readers(chunks.take(own[rows]), activity._replace(active=active))

@@ -13,9 +13,9 @@ from made_runs import made_run, plan
 from roastcoffea.measurement import Measurement
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, law_of
 from roastcoffea.replay.cluster import Interpreter
-from roastcoffea.replay.fitted_storage import with_interpreter
 from roastcoffea.replay.stages import Recorded, recorded_run
 from roastcoffea.studies.corrections import at_one_speed, on_own_cores, with_least_lock, with_lock_of_reads
+from roastcoffea.studies.interpreter import with_interpreter
 from roastcoffea.studies.prediction import Predictor, replay
 
 
