@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -138,6 +138,24 @@ def chunks_in_parts(
     rows
         Index of each chunk in the table of counted chunks; defaults to its position.
     """
+    parts, factor = _parts_of(chunks, task_seconds), np.ones(len(chunks))
+    if not isinstance(stragglers, str) and len(stragglers):
+        place = places(chunks["id"], stragglers["id"].combine_chunks())
+        expected = amounts(stragglers, "expected_seconds") / amounts(stragglers, "wall_seconds")
+        factor = np.where(place >= 0, expected[place], 1.0)
+    return Chunks(
+        datasets=tuple(map(str, pc.unique(chunks["dataset"]).to_pylist())),
+        dataset=codes(chunks["dataset"]),
+        file=codes(chunks["file"]),
+        start=integers(chunks["entry_start"]),
+        stop=integers(chunks["entry_stop"]),
+        parts=parts,
+        factor=factor,
+        row=np.arange(len(chunks)) if rows is None else rows,
+    )
+
+
+def _parts_of(chunks: pa.Table, task_seconds: Numbers) -> Parts:
     wall, core_wait, *cpus = (amounts(chunks, name) for name in OF_CHUNKS)
     cpu = np.minimum(sum(cpus), wall)
     opening, inside, decompressed, reading = (
@@ -164,32 +182,18 @@ def chunks_in_parts(
     # if the waits add up to more than the time left, scale all of them down by the same factor
     share = np.minimum(ratio(waited, opened + blocked), 1.0)
     read, open_wait, lock = reading * share, opened * share, lock * share
-    factor = np.ones(len(chunks))
-    if not isinstance(stragglers, str) and len(stragglers):
-        place = places(chunks["id"], stragglers["id"].combine_chunks())
-        expected = amounts(stragglers, "expected_seconds") / amounts(stragglers, "wall_seconds")
-        factor = np.where(place >= 0, expected[place], 1.0)
-    return Chunks(
-        datasets=tuple(map(str, pc.unique(chunks["dataset"]).to_pylist())),
-        dataset=codes(chunks["dataset"]),
-        file=codes(chunks["file"]),
-        start=integers(chunks["entry_start"]),
-        stop=integers(chunks["entry_stop"]),
-        parts=Parts(
-            open_cpu=open_cpu,
-            open_wait=open_wait,
-            read=read,
-            decompress=decompress,
-            cpu=cpu - open_cpu - decompress,
-            lock=lock,
-            wait=np.maximum(waited - open_wait - read - lock, 0.0),
-            contention=contention,
-            first=0.0 * wall,
-            failed=0.0 * wall,
-            overhead=np.maximum(task_seconds - wall, 0.0),
-        ),
-        factor=factor,
-        row=np.arange(len(chunks)) if rows is None else rows,
+    return Parts(
+        open_cpu=open_cpu,
+        open_wait=open_wait,
+        read=read,
+        decompress=decompress,
+        cpu=cpu - open_cpu - decompress,
+        lock=lock,
+        wait=np.maximum(waited - open_wait - read - lock, 0.0),
+        contention=contention,
+        first=0.0 * wall,
+        failed=0.0 * wall,
+        overhead=np.maximum(task_seconds - wall, 0.0),
     )
 
 
@@ -324,17 +328,22 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
     """
     names, dataset = datasets_of(runs)
     events = np.concatenate([chunks.events for chunks in runs])
-    parts = np.concatenate([np.column_stack(chunks.parts) for chunks in runs])
-    rows = [dataset == place for place in range(len(names))]
+    rows = [np.flatnonzero(dataset == place) for place in range(len(names))]
     reasons = [_why_unknown(name, events[own]) for name, own in zip(names, rows, strict=True)]
     known = np.isin(dataset, [place for place, reason in enumerate(reasons) if reason is None])
     unknown = [reason for reason in reasons if reason is not None]
     if unknown and np.count_nonzero(known) < max(0.9 * len(known), 1):
         return unknown[0]
-    pooled = _fitted(events[known], parts[known]) if unknown else parts[:0]
+    # with a million chunks, copies take a lot of memory
+    parts = [
+        each[0] if len(each) == 1 else np.concatenate(each)
+        for each in zip(*(chunks.parts for chunks in runs), strict=True)
+    ]
+    pooled = _fitted(events[known], map(itemgetter(known), parts)) if unknown else np.zeros((0, 2))
     return {
-        name: _fitted(events[own], parts[own]) if reason is None else _through(pooled, events[own], parts[own])
+        name: _fitted(events[own], some) if reason is None else _through(pooled, events[own], some)
         for name, own, reason in zip(names, rows, reasons, strict=True)
+        for some in [map(itemgetter(own), parts)]
     }
 
 
@@ -357,14 +366,14 @@ def _why_unknown(name: str, events: Numbers) -> str | None:
     )
 
 
-def _fitted(events: Numbers, parts: Numbers) -> Numbers:
+def _fitted(events: Numbers, parts: Iterable[Numbers]) -> Numbers:
     traits = np.column_stack([np.ones(len(events)), events])
-    return np.array([nonnegative_fit(traits, seconds) for seconds in parts.T])
+    return np.array([nonnegative_fit(traits, seconds) for seconds in parts])
 
 
-def _through(pooled: Numbers, events: Numbers, parts: Numbers) -> Numbers:
+def _through(pooled: Numbers, events: Numbers, parts: Iterable[Numbers]) -> Numbers:
     """Combine the pooled fixed cost (capped at the mean) with a cost per event that reproduces the mean duration."""
-    mean = parts.mean(axis=0)
+    mean = np.array([seconds.mean() for seconds in parts])
     fixed = np.minimum(pooled[:, 0], mean)
     return np.column_stack([fixed, (mean - fixed) / max(float(events.mean()), 1.0)])
 

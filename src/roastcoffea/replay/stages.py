@@ -214,13 +214,16 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     places = np.flatnonzero(rows >= 0)
     places = places[np.argsort(moments(tasks, "start")[places], kind="stable")]
     tasks, rows = tasks.select(OF_TASKS).take(pa.array(places)), rows[places]
-    # with a million chunks, there is enough memory for only one copy
-    own = needed(records.chunks).take(pa.array(rows))
-    chunks, activity = chunks_in_parts(own, task_durations(tasks), records.stragglers, rows), None
+    own, (some, place) = needed(records.chunks), np.unique(rows, return_inverse=True)
+    if len(some) < len(own):  # a copy of a million chunks takes a lot of memory
+        own = own.take(pa.array(some))
+    durations = np.zeros(len(own))
+    durations[place] = task_durations(tasks)
+    chunks, activity = chunks_in_parts(own, durations, records.stragglers, some).take(place), None
     costs, total = records.costs, chunks.parts.total
     if records.failed is None:
         doublings = doublings_of(chunks.parts, early_tasks(tasks))
-        activity = activity_of(own, tasks, doublings, chunks.parts.reading > 0)
+        activity = activity_of(own.take(pa.array(place)), tasks, doublings, chunks.parts.reading > 0)
         chunks = chunks.with_parts(contention=0 * total)
         first = first_tasks(tasks, chunks.dataset, chunks.events, chunks.parts.total)
         costs = _with_start(costs, first, tasks, chunks.parts.total)
@@ -228,7 +231,6 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
             chunks.factor[early] = 1.0
         chunks = replace(chunks, parts=chunks.parts.each(first.warm))
     else:
-        del own
         # keep the recorded times, but move the extra time of first tasks to a separate part
         first = first_tasks(tasks, chunks.dataset, chunks.events, total)
         # in a slow file, later chunks are slow too
