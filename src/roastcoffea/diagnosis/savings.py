@@ -16,6 +16,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError, fact
 from roastcoffea.metrics.facts import elapsed_seconds, on_clients_clock
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.records.arrow import give_memory_back
 from roastcoffea.records.run import Run
 from roastcoffea.replay.changes import UNCHANGED, Chunks, Scenario, faster_storage, ratio, with_computing
 from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed
@@ -276,7 +277,7 @@ class Savings:
     @cached_property
     def replay(self) -> Calibrated | str:
         """The run's replay, or the reason why it cannot be replayed."""
-        pa.default_memory_pool().release_unused()  # Arrow would keep what was freed before
+        give_memory_back()
         try:
             known = Known(self.workers or 0.0, self.counted, ledger=self.ledger)
             found = Calibrated(recorded_with(self.run, known, "the run", as_it_was=True))

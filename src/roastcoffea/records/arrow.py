@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +39,13 @@ MANY: Final = 100_000
 
 SHORT: Final = {pa.int16(): 2**14, pa.int32(): 2**30}
 """Maximum size of integers that are stored in fewer than 64 bits, so that sums of two fit as well."""
+
+
+def give_memory_back() -> None:
+    """Return freed memory to the system. Otherwise, Arrow and glibc may keep hundreds of megabytes of it."""
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
 
 
 def smaller(table: Table) -> Table:

@@ -10,11 +10,9 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
-from roastcoffea.records.arrow import MANY, smaller
+from roastcoffea.records.arrow import MANY, give_memory_back, smaller
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import (
     FORMAT,
@@ -211,7 +209,7 @@ def _load(folder: Path) -> Run:
         tables = {name: smaller(table) for name, table in tables.items()}
         run = run_of(body, tables)
     if sum(map(len, tables.values())) >= MANY:
-        pa.default_memory_pool().release_unused()  # Arrow would keep the memory that decoding took
+        give_memory_back()
     return run
 
 

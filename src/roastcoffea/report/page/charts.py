@@ -23,6 +23,7 @@ from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import known_names
 from roastcoffea.metrics.phases import FAMILIES, READING, RESIDUAL, SERIES, TOTAL
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.records.arrow import give_memory_back
 from roastcoffea.report.glossary import linked
 from roastcoffea.report.page.figures import (
     EDGES,
@@ -101,6 +102,7 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
             drawn[name] = kind.make(context)
         except NotMeasuredError as reason:
             absent[kind.title] = str(reason)
+        give_memory_back()
     if not drawn:
         return Charts([], {}, [], [], absent)
     document = Document()

@@ -171,23 +171,26 @@ def _datasets(chunks: pa.Table, parts: Parts, separate: int) -> list[Box]:
     Splitting a hundred thousand files would take a minute.
     """
     phases = phases_of(chunks)
-    columns = [phase.column for phase in phases]
-    sums = chunks.group_by(["dataset", "file"]).aggregate([("id", "count"), *((name, "sum") for name in columns)])
-    seconds = np.column_stack([np.nan_to_num(amounts(sums, f"{name}_sum")) for name in columns])
+    (dataset, names), (file, files) = (named_codes(chunks[name]) for name in ("dataset", "file"))
+    # for a million chunks, Arrow's own grouping takes three times the memory
+    codes, group = np.unique(dataset * len(files) + file, return_inverse=True)
+    seconds, number = (
+        np.column_stack([np.bincount(group, amounts(chunks, one.column)) for one in phases]),
+        np.bincount(group),
+    )
     whole = seconds.clip(min=0).sum(axis=1)
-    order = np.argsort(-whole, kind="stable")
-    of_order, names = named_codes(sums["dataset"].take(pa.array(order)))
-    found = []
+    order, found = np.argsort(-whole, kind="stable"), []
     for place, name in enumerate(names.to_pylist()):
-        rows = order[of_order == place]
+        rows = order[codes[order] // len(files) == place]
         large, rest, boxes = rows[:separate], rows[separate:], list[Box]()
-        for row, spent in zip(sums.take(pa.array(large)).to_pylist(), seconds[large].tolist(), strict=True):
-            inside = parts((name, row["file"]), dict(zip(phases, spent, strict=True)))
+        texts = files.take(pa.array(codes[large] % len(files))).to_pylist()
+        for text, spent, some in zip(texts, seconds[large].tolist(), number[large].tolist(), strict=True):
+            inside = parts((name, text), dict(zip(phases, spent, strict=True)))
             inside.sort(key=lambda box: -box.seconds)
-            boxes.append(Box(str(row["file"]), sum(spent), "", inside, [counted(row["id_count"], "chunk")]))
+            boxes.append(Box(str(text), sum(spent), "", inside, [counted(some, "chunk")]))
         longest, amount = seconds[rest].argmax(axis=1), np.minimum(whole[rest], boxes[-1].seconds)
-        for number, phase in enumerate(phases):
-            own = amount[longest == number]
+        for column, phase in enumerate(phases):
+            own = amount[longest == column]
             boxes.append(Box("", float(own.sum()), family_of(phase.time_class).name, number=len(own)))
         found.append(Box(str(name), 0.0, "", _largest([box for box in boxes if box.number], "file")))
     return found
