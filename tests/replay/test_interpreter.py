@@ -32,8 +32,14 @@ def test_threads_that_are_delayed_by_those_that_compute() -> None:
     for others in (1, 2, 5):
         wait = waited(0.0, 2.0, threads=1 + others, delay=3.0)
         assert wait == pytest.approx(3.0 * others / (3.0 + wait))
-    # the wait of two threads, from the three states of each
-    assert waited(0.0, 2.0, threads=2, delay=3.0) == pytest.approx(0.79, abs=0.005)
+    # exact for two threads that compute, wait or do neither for random times: 0.7857
+    assert waited(0.0, 2.0, threads=2, delay=3.0) == pytest.approx(11 / 14, rel=0.01)
+
+
+def test_threads_that_wait_for_both_reasons() -> None:
+    """One waits 0.125 s in the queue, and for 2 s times the fraction in which the other one computes."""
+    wait = waited(0.5, 1.0, threads=2, delay=2.0)
+    assert wait == pytest.approx(0.125 + 2.0 * 1.125 / (2.0 + wait))
 
 
 @pytest.mark.parametrize("interpreter", [Interpreter(0.0, 10.0), Interpreter(0.3, 2.0), Interpreter(0.9, 0.1)])

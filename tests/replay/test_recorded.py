@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from made_runs import in_two_calls, made_run, plan, with_call
 
@@ -30,6 +31,29 @@ def with_rows(run: Run, **changes: Any) -> Run:
     tasks[0] |= {name: value for name, value in changes.items() if name in tasks[0] and name != "threads"}
     lives[0] |= {name: value for name, value in changes.items() if name in lives[0] and name != "stop"}
     return replace(run, tasks=table_of_rows(TASK_COLUMNS, tasks), lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+
+
+@pytest.mark.parametrize("as_it_was", [False, True])
+def test_chunks_are_in_the_order_of_their_tasks(as_it_was: bool) -> None:
+    """Whatever order the table has, and whether or not all of its chunks have tasks."""
+    run = made_run([plan(1.0 + number, wait=0.5 * number) for number in range(8)], 2)
+    assert run.chunks is not None
+    assert run.tasks is not None
+    run = replace(run, tasks=run.tasks.filter(pc.not_equal(run.tasks["key"], run.chunks["key"][3])))
+    order = [5, 2, 7, 0, 3, 6, 1, 4]
+    shuffled = replace(run, chunks=run.chunks.take(order))
+    (stage,), (other,) = (
+        recorded_with(each, Known(2.0), "this", as_it_was=as_it_was).stages for each in (run, shuffled)
+    )
+    chunks, others = stage.chunks, other.chunks
+    assert chunks is not None
+    assert others is not None
+    assert [order[row] for row in others.row] == chunks.row.tolist()
+    assert (3 in chunks.row, len(chunks)) == (False, 7)
+    for one, two in zip(chunks.parts, others.parts, strict=True):
+        assert one.tolist() == two.tolist()
+    assert chunks.parts.cpu.tolist() == pytest.approx([1.0 + row for row in chunks.row])
+    assert (chunks.start.tolist(), chunks.stop.tolist()) == (others.start.tolist(), others.stop.tolist())
 
 
 def test_what_lies_outside_of_tasks_is_the_clients() -> None:

@@ -277,7 +277,7 @@ class Savings:
     @cached_property
     def replay(self) -> Calibrated | str:
         """The run's replay, or the reason why it cannot be replayed."""
-        give_memory_back()
+        give_memory_back(self.run.chunks)
         try:
             known = Known(self.workers or 0.0, self.counted, ledger=self.ledger)
             found = Calibrated(recorded_with(self.run, known, "the run", as_it_was=True))

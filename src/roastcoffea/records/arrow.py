@@ -41,8 +41,10 @@ SHORT: Final = {pa.int16(): 2**14, pa.int32(): 2**30}
 """Maximum size of integers that are stored in fewer than 64 bits, so that sums of two fit as well."""
 
 
-def give_memory_back() -> None:
-    """Return freed memory to the system. Otherwise, Arrow and glibc may keep hundreds of megabytes of it."""
+def give_memory_back(*tables: Table | None) -> None:
+    """Return freed memory to the system if tables are large, because Arrow and glibc may keep a lot of it."""
+    if sum(len(table) for table in tables if table is not None) < MANY:
+        return
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)

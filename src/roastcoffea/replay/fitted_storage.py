@@ -27,6 +27,9 @@ ALL: Final = float("inf")
 """Number of streams for storage that is never saturated."""
 
 
+OF_AMOUNT: Final = ("events", "bytes_requested")
+
+
 class Activity(NamedTuple):
     """Load on shared resources while each chunk was running.
 
@@ -249,7 +252,7 @@ def on_faster_storage(chunks: Chunks, counted: pa.Table, times: float) -> Chunks
     """
     own = np.flatnonzero(chunks.row >= 0)
     rows = np.linspace(0, len(own) - 1, min(len(own), MOST_FITTED)).astype(np.int64)
-    some = counted.select(["events", "bytes_requested"]).take(pa.array(chunks.row[own[rows]]))
+    some = counted.select(OF_AMOUNT).take(pa.array(chunks.row[own[rows]]))
     tasks = counted.select(["start", "stop"]).take(pa.array(chunks.row[own]))
     activity = activity_of(some, tasks, np.zeros(len(rows)), chunks.parts.reading[own] > 0, rows)
     larger = max(int(activity.active.max(initial=1)) / MOST_READERS, 1.0)

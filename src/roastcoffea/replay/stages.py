@@ -24,7 +24,7 @@ from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.workers import MERGE, MERGE_PREFIX, OK, PREPROCESSING, PROCESSOR
 from roastcoffea.replay.changes import LOCK, Chunks, chunks_in_parts, files_of, needed, ratio
 from roastcoffea.replay.cluster import Cluster, Costs, Load, Merging, tree
-from roastcoffea.replay.fitted_storage import Activity, activity_of, doublings_of
+from roastcoffea.replay.fitted_storage import OF_AMOUNT, Activity, activity_of, doublings_of
 from roastcoffea.units import FRACTION, number
 
 FEWEST: Final = 3
@@ -223,7 +223,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     costs, total = records.costs, chunks.parts.total
     if records.failed is None:
         doublings = doublings_of(chunks.parts, early_tasks(tasks))
-        activity = activity_of(own.take(pa.array(place)), tasks, doublings, chunks.parts.reading > 0)
+        activity = activity_of(own.select(OF_AMOUNT).take(pa.array(place)), tasks, doublings, chunks.parts.reading > 0)
         chunks = chunks.with_parts(contention=0 * total)
         first = first_tasks(tasks, chunks.dataset, chunks.events, chunks.parts.total)
         costs = _with_start(costs, first, tasks, chunks.parts.total)

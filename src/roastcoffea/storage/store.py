@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
-from roastcoffea.records.arrow import MANY, give_memory_back, smaller
+from roastcoffea.records.arrow import give_memory_back, smaller
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import (
     FORMAT,
@@ -208,8 +208,7 @@ def _load(folder: Path) -> Run:
             check_body(body)
         tables = {name: smaller(table) for name, table in tables.items()}
         run = run_of(body, tables)
-    if sum(map(len, tables.values())) >= MANY:
-        give_memory_back()
+    give_memory_back(*tables.values())
     return run
 
 

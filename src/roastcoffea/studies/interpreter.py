@@ -14,7 +14,7 @@ from roastcoffea.replay.cluster import Interpreter, lock_waits
 
 SHARES: Final = np.linspace(0.0, 1.0, 201)
 DELAYS: Final = np.append(0.0, np.geomspace(1e-3, 1e3, 200))
-"""Values to try in a fit. Longer delays count as the longest."""
+"""Values to try in a fit. Longer delays than the longest count as the longest."""
 
 
 def interpreter_of(runs: Sequence[Chunks], threads: int) -> list[Interpreter]:
@@ -23,7 +23,7 @@ def interpreter_of(runs: Sequence[Chunks], threads: int) -> list[Interpreter]:
     All runs must have the same number of threads per process. The list is empty if no chunk used the CPU.
 
     The smallest share follows from the fact that a thread waits only while another one holds the GIL; delays explain
-    the rest of the wait. The largest share explains all of the wait; it has a delay only if a share of 1 does not.
+    the rest of the wait. A delay also explains what the largest share leaves of the wait of all chunks, if anything.
     """
     blocks = [
         _sums(chunks.take(rows).parts)
@@ -41,7 +41,7 @@ def interpreter_of(runs: Sequence[Chunks], threads: int) -> list[Interpreter]:
 
 
 def _sums(parts: Parts) -> Numbers:
-    """Sums of the times that threads computed (in a replay, also Dask's overhead), waited for the GIL, and the rest."""
+    """Seconds of computing (with Dask's overhead, as in a replay), of waiting for the GIL, and of the rest."""
     computing, lock, total = (float(each.sum()) for each in (parts.computing + parts.overhead, parts.lock, parts.total))
     return np.array([computing, lock, max(total - computing - lock, 0.0)])
 

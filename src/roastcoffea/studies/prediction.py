@@ -267,9 +267,10 @@ class Predictor:
         if any(run.threads > 1 and not run.knows_lock for run in self.repeats):
             return []
         # only runs with the same number of threads can be pooled
-        most = max(run.threads for run in self.runs)
-        known = [run for run in self.runs if run.knows_lock and run.threads == most > 1]
-        return interpreter_of([stage.chunks for run in known for stage in run.stages if stage.chunks], most)
+        known = [run for run in self.runs if run.threads > 1 and run.knows_lock]
+        most = max((run.threads for run in known), default=1)
+        alike = (run for run in known if run.threads == most)
+        return interpreter_of([stage.chunks for run in alike for stage in run.stages if stage.chunks], most)
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
         """Chunks of all runs and stages, with CPU times as if the cores of all runs were equally fast."""
@@ -363,8 +364,8 @@ class Predictor:
         storage, threads, locks = self.storage, cluster.threads, [UNCHANGED]
         if threads != run.threads:
             known = self.interpreter if threads > 1 else [Interpreter()]
-            # if it is unknown, at worst only one thread runs at a time; the largest share is first, because other
-            # assumptions are compared for jobs that really run at once
+            # if it is unknown, at worst only one thread runs at a time; the largest share is first, so that the ranges
+            # of other assumptions are found with the fewest threads running at once
             held = map(with_interpreter, known[::-1] or [Interpreter(1.0)])
             locks = [*held] if known else [*locks, *held]
         base, jobs = Assumed(storage.streams, locks[0]), {min(self.others.values()), max(self.others.values())}
@@ -424,7 +425,8 @@ class Predictor:
             low, high = (number(some * (run.cores or 1)) for some in (min(jobs), max(jobs)))
             return f"other programs used {low} to {high} cores, depending on the run; this range is too wide"
         if widest == CROWDING:
-            return f"{self._crowding(cluster)} for each doubling; add a run with more workers per host"
+            more = "threads per process" if cluster.threads > run.threads else "workers per host"
+            return f"{self._crowding(cluster)} for each doubling; add a run with more {more}"
         if widest == INTERPRETER and known:
             wide = f"{_shares(known)} of the CPU time needs the GIL: too wide a range for {threads}"
             return f"{wide}; add a run with {threads} per process"

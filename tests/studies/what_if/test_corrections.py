@@ -14,7 +14,13 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, law_of
 from roastcoffea.replay.cluster import Interpreter
 from roastcoffea.replay.stages import Recorded, recorded_run
-from roastcoffea.studies.corrections import at_one_speed, on_own_cores, with_least_lock, with_lock_of_reads
+from roastcoffea.studies.corrections import (
+    MOST_CROWDED,
+    at_one_speed,
+    on_own_cores,
+    with_least_lock,
+    with_lock_of_reads,
+)
 from roastcoffea.studies.interpreter import with_interpreter
 from roastcoffea.studies.prediction import Predictor, replay
 
@@ -124,6 +130,30 @@ def test_waits_for_the_interpreter_overlap_with_those_for_cores() -> None:
     assert (least.seconds, most.seconds) == pytest.approx((16.0, 16.0), rel=0.02)
     found = predictor.of_cluster(AS_RECORDED, 1, 4)
     assert found.low < 16.0 < found.high
+
+
+def test_the_gil_is_fitted_to_the_runs_with_most_threads_that_recorded_waits_for_it() -> None:
+    runs = [
+        recorded(2, 1),
+        recorded(1, 2, lock=0.2),
+        recorded(1, 3, lock=0.6),
+        replace(recorded(1, 4), knows_lock=False),
+    ]
+    found = Predictor(runs, True, {AS_RECORDED: UNCHANGED}).interpreter
+    assert found[0].share == pytest.approx(0.6 / 2, abs=0.01)
+    assert Predictor(runs[:1] + runs[3:], True, {AS_RECORDED: UNCHANGED}).interpreter == []
+
+
+def test_cpu_time_that_grows_by_more_than_crowding_explains_is_not_extrapolated() -> None:
+    """With two jobs on a core, chunks take twice the CPU time."""
+    runs = [recorded(1, 1, number, cpu=1.0 + number) for number in (0.0, 0.0, 1.0, 1.0)]
+    assert [stage.costs.crowded for run in on_own_cores(runs) for stage in run.stages] == [MOST_CROWDED] * 4
+
+
+def test_more_threads_on_a_core_than_in_any_run_may_need_more_cpu_time() -> None:
+    predictor = Predictor([replace(recorded(2, 1), cores=2)], True, {AS_RECORDED: UNCHANGED})
+    found = predictor.of_cluster(AS_RECORDED, 2, 4)
+    assert any(doubt.startswith("4 threads share a core and its caches") for doubt in found.doubts)
 
 
 def test_tasks_that_open_files_are_not_charged_with_what_chunks_hold() -> None:

@@ -88,8 +88,8 @@ class Kind(NamedTuple):
 
 
 def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
-    start = inputs.value("start")
-    stop = max(inputs.value(RUN).stop, start)
+    run, start = inputs.value(RUN), inputs.value("start")
+    stop = max(run.stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
     bounds = (-0.02 * length, 1.02 * length)
     window = models.Range1d(start=0, end=length, bounds=bounds, min_interval=1e-4 * length, name="window")
@@ -102,7 +102,7 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
             drawn[name] = kind.make(context)
         except NotMeasuredError as reason:
             absent[kind.title] = str(reason)
-        give_memory_back()
+        give_memory_back(run.chunks)
     if not drawn:
         return Charts([], {}, [], [], absent)
     document = Document()
