@@ -43,7 +43,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "visualization": 14_130,
     "monitor": 11_400,
     "storage": 11_200,
-    "replay": 9_450,
+    "replay": 9_470,
     TOP: 7_310,
     "cli": 7_460,
     "compat": 4_260,

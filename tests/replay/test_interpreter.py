@@ -50,8 +50,11 @@ def test_more_threads_wait_longer(interpreter: Interpreter) -> None:
 
 def test_jobs_of_a_host_are_on_any_of_its_threads() -> None:
     """Of two jobs on two processes of two threads, the second one is on the other process in two of three cases."""
-    assert computing_at_once(1.0, 2, 2) == pytest.approx([0.0, 1.0, 5 / 3, 2.0, 2.0])
-    assert computing_at_once(1.0, 1, 3) == pytest.approx([0.0, 1.0, 1.0, 1.0])
+    assert computing_at_once(1.0, 2, 2, 9) == pytest.approx([0.0, 1.0, 5 / 3, 2.0, 2.0])
+    assert computing_at_once(1.0, 1, 3, 2) == pytest.approx([0.0, 1.0, 1.0])
+    # no more than there are tasks, however many threads there are
+    few = computing_at_once(1.0, 10_000, 256, 20)
+    assert few == pytest.approx(range(21), rel=0.01)
 
 
 def test_a_thread_waits_for_each_that_computes() -> None:

@@ -237,12 +237,12 @@ def lock_waits(interpreter: Interpreter, computing: float, apart: float, threads
     return waits
 
 
-def computing_at_once(share: float, workers: int, threads: int) -> list[float]:
-    """Mean number of threads on a host that compute while 0, 1 and up to all threads would if there were no GIL."""
-    number, jobs = np.arange(threads + 1), np.arange(workers * threads + 1)
+def computing_at_once(share: float, workers: int, threads: int, most: int) -> list[float]:
+    """Mean number of threads on a host that compute while 0, 1 and up to `most` threads would if there were no GIL."""
+    number, jobs = np.arange(threads + 1), np.arange(min(workers * threads, most) + 1)
     of_worker = number / np.add(1.0, [0.0, *lock_waits(Interpreter(share), 1.0, 0.0, threads)])
     # the jobs are on any of the threads
-    chances = scipy.stats.hypergeom.pmf(number[:, None], len(jobs) - 1, threads, jobs)
+    chances = scipy.stats.hypergeom.pmf(number[:, None], workers * threads, threads, jobs)
     return [*map(float, workers * of_worker @ chances)]
 
 
@@ -318,7 +318,7 @@ class _Simulation:
                 max(cores - costs.process * workers, cores / 10),  # tasks always get something
                 cluster.others * cores if cores < inf else 0.0,
                 costs.crowded,
-                computing_at_once(share, workers, cluster.threads) if share else (),
+                computing_at_once(share, workers, cluster.threads, len(load)) if share else (),
             )
             for workers, cores in cluster.hosts
         ]
