@@ -12,7 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.phases import DECOMPRESS, PHASES, TIME_CLASSES
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, moments, nonnegative_fit, places
+from roastcoffea.metrics.statistics import (
+    Flags,
+    Integers,
+    Numbers,
+    amounts,
+    codes,
+    integers,
+    moments,
+    nonnegative_fit,
+    places,
+)
 from roastcoffea.metrics.thread_activity import sum_of
 from roastcoffea.replay.cluster import Costs, Load, Merging
 from roastcoffea.units import number
@@ -339,11 +349,14 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
         each[0] if len(each) == 1 else np.concatenate(each)
         for each in zip(*(chunks.parts for chunks in runs), strict=True)
     ]
-    pooled = _fitted(events[known], map(itemgetter(known), parts)) if unknown else np.zeros((0, 2))
+
+    def taken(some: Integers | Flags) -> tuple[Numbers, Iterable[Numbers]]:
+        return events[some], map(itemgetter(some), parts)
+
+    pooled = _fitted(*taken(known)) if unknown else np.zeros((0, 2))
     return {
-        name: _fitted(events[own], some) if reason is None else _through(pooled, events[own], some)
+        name: _fitted(*taken(own)) if reason is None else _through(pooled, *taken(own))
         for name, own, reason in zip(names, rows, reasons, strict=True)
-        for some in [map(itemgetter(own), parts)]
     }
 
 

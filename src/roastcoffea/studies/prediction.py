@@ -14,13 +14,7 @@ from scipy.stats import t as students_t
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Chunks, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Interpreter, Replayed, replayed
-from roastcoffea.replay.fitted_storage import (
-    ALL,
-    Readers,
-    Storage,
-    storage_of,
-    with_own_storage,
-)
+from roastcoffea.replay.fitted_storage import ALL, Readers, Storage, storage_of, with_own_storage
 from roastcoffea.replay.stages import Recorded, Stage
 from roastcoffea.studies.corrections import MOST_CROWDED, at_one_speed, on_own_cores, relative_cpu, with_outside
 from roastcoffea.studies.interpreter import interpreter_of, with_interpreter
@@ -364,8 +358,8 @@ class Predictor:
         storage, threads, locks = self.storage, cluster.threads, [UNCHANGED]
         if threads != run.threads:
             known = self.interpreter if threads > 1 else [Interpreter()]
-            # if it is unknown, at worst only one thread runs at a time; the largest share is first, so that the ranges
-            # of other assumptions are found with the fewest threads running at once
+            # If it is unknown, at worst only one thread runs at a time. The largest share is first. With it, the fewest
+            # threads run at once, which makes the ranges of other assumptions narrow.
             held = map(with_interpreter, known[::-1] or [Interpreter(1.0)])
             locks = [*held] if known else [*locks, *held]
         base, jobs = Assumed(storage.streams, locks[0]), {min(self.others.values()), max(self.others.values())}
@@ -383,10 +377,8 @@ class Predictor:
 
     def _crowding(self, cluster: Cluster) -> str:
         """Warn if more processes or threads would share a core than in any run; otherwise, return an empty string."""
-        known, crowded = (
-            [per_core(run.own_cluster) for run in self.runs],
-            max(stage.costs.crowded for stage in self.runs[0].stages),
-        )
+        known = [per_core(run.own_cluster) for run in self.runs]
+        crowded = max(stage.costs.crowded for stage in self.runs[0].stages)
         for what, shared in per_core(cluster).items():
             if shared > max(1.0, *(each[what] for each in known)) and crowded < MOST_CROWDED:
                 low = f"{FRACTION.text(crowded)} to" if crowded else "up to"
@@ -425,8 +417,7 @@ class Predictor:
             low, high = (number(some * (run.cores or 1)) for some in (min(jobs), max(jobs)))
             return f"other programs used {low} to {high} cores, depending on the run; this range is too wide"
         if widest == CROWDING:
-            more = "threads per process" if cluster.threads > run.threads else "workers per host"
-            return f"{self._crowding(cluster)} for each doubling; add a run with more {more}"
+            return f"{self._crowding(cluster)} for each doubling; add a run with as many"
         if widest == INTERPRETER and known:
             wide = f"{_shares(known)} of the CPU time needs the GIL: too wide a range for {threads}"
             return f"{wide}; add a run with {threads} per process"
