@@ -3,7 +3,8 @@
 `python benchmarks/counted.py` needs valgrind and strace. With `--before COMMIT` the probe of that commit is counted
 too. A child process reads the same chunk of a fixed file again and again, and what is above the chunks without the
 probe is the probe's. A function without a Runner that reads these branches with uproot is counted too. Of system calls
-the difference between FEW and MANY chunks is that of the chunks alone.
+the difference between FEW and MANY chunks is that of the chunks alone. `--bytecodes` counts what Python executes: that
+does not scatter, needs no other program, and as a clock shows how much of the probe the class "measuring" has.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from types import FrameType, SimpleNamespace
+from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import uproot
@@ -48,6 +53,63 @@ def write_file(path: Path, branches: int) -> None:
         root.mktree("Events", dict.fromkeys(names, np.float32))
         for _ in range(BASKETS):
             root["Events"].extend({name: random.normal(size=EVENTS).astype(np.float32) for name in names})
+
+
+class Bytecodes:
+    """A clock in place of a thread's CPU time: each bytecode that Python executes takes a microsecond."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> float:
+        return 1e-6 * self.count
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is Bytecodes.__call__.__code__:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self.count += event == "opcode"
+        return self.trace
+
+    def of(self, call: Any) -> int:
+        """Bytecodes of a call."""
+        before = self.count
+        sys.settrace(self.trace)
+        try:
+            call()
+        finally:
+            sys.settrace(None)
+        return self.count - before
+
+
+def bytecodes(path: Path, way: str) -> tuple[int, int, float]:
+    """Bytecodes of a chunk or function without the probe, those that it adds, and those in the class "measuring"."""
+    from probe import chunks_of, functions_of
+
+    from roastcoffea.instrument import attempt
+    from roastcoffea.instrument.meter import formats, servers, tally
+
+    clock, rows = Bytecodes(), []
+    end = attempt.Attempt.end
+
+    def ended(self: Any, error: BaseException | None = None) -> dict[str, Any]:
+        rows.append(end(self, error))
+        return rows[-1]
+
+    with ExitStack() as patched:
+        times = SimpleNamespace(**vars(time) | {"thread_time": clock})
+        for owner, name, ours in (
+            (attempt, "time", times),
+            (attempt.Attempt, "end", ended),
+            *((module, "thread_time", clock) for module in (formats, servers, tally)),
+        ):
+            patched.enter_context(patch.object(owner, name, ours))
+        plain, probed, _ = chunks_of(path, EVENTS) if way == "plain" else functions_of(str(path))
+        for _ in range(WARM):
+            plain()
+            probed()
+        without = clock.of(plain)
+        return without, clock.of(probed) - without, 1e6 * rows[-1]["measuring_seconds"]
 
 
 def read_chunks(path: str, way: str, times: int) -> None:
@@ -123,6 +185,19 @@ def count(before: str | None, wanted: list[int]) -> None:
                     print("  now / before: {:.3f} of the instructions, {:.3f} of the calls".format(*shares), flush=True)
 
 
+def count_bytecodes(wanted: list[int]) -> None:
+    """Print the bytecodes that the probe adds, and the share of them that the records tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        for branches in wanted:
+            path = Path(folder, f"{branches}.root")
+            write_file(path, branches)
+            for way in ("plain", "function"):
+                of_all, of_probe, row = bytecodes(path, way)
+                what = "a chunk" if way == "plain" else "a function"
+                print(f"{what} that reads {branches} branches: {of_all:,} bytecodes")
+                print(f"  the probe: {of_probe:,}, of which the class measuring has {row / of_probe:.2f}", flush=True)
+
+
 def tell(what: str, counts: tuple[float, float] | np.ndarray) -> None:
     print("{}: {:,.0f} instructions, {:,.2f} system calls".format(what, *counts), flush=True)
 
@@ -131,9 +206,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", help="a commit whose probe is counted too")
     parser.add_argument("--branches", nargs="+", type=int, default=list(BRANCHES), help="branches of the files")
+    parser.add_argument("--bytecodes", action="store_true", help="count bytecodes alone")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.read:
         read_chunks(given.read[0], given.read[1], int(given.read[2]))
+    elif given.bytecodes:
+        count_bytecodes(given.branches)
     else:
         count(given.before, given.branches)

@@ -12,11 +12,12 @@ import os
 import tempfile
 import time
 import timeit
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import awkward as ak
 import numpy as np
@@ -26,6 +27,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 
 from roastcoffea import track_bytes, track_memory, track_time
+from roastcoffea.instrument.attempt import Attempt
 from roastcoffea.instrument.channels import OUTPUT_KEY, DaskTask
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.instrument.sampler import Stacks
@@ -258,9 +260,10 @@ def print_added(  # noqa: PLR0917
     gc.collect()
     gc.freeze()
     seconds: tuple[list[tuple[float, float]], ...] = ([], [])
-    for pair in range(pairs):
-        for place in (0, 1) if pair % 2 else (1, 0):
-            seconds[place].append(cpu_seconds((function, probed)[place]))
+    with measuring_told() as told:
+        for pair in range(pairs):
+            for place in (0, 1) if pair % 2 else (1, 0):
+                seconds[place].append(cpu_seconds((function, probed)[place]))
     (plain, of_process), (with_probe, of_process_with) = np.moveaxis(np.array(seconds) * 1e3, 2, 1)
     quiet = in_quiet_windows(with_probe, plain)
     kept = (
@@ -271,9 +274,24 @@ def print_added(  # noqa: PLR0917
     print(f"  {what}, {np.median(plain):.0f} ms of CPU without the probe, {pairs} pairs")
     print(f"    CPU added   {median_and_interval(quiet)} in the fastest of {WINDOW}{kept}")
     print(f"                {median_and_interval(with_probe - plain)} in the median pair")
+    print(f"    measuring   {1e3 * np.median(told):5.2f} ms of it by the records, in the median chunk")
     of_all = in_quiet_windows(of_process_with, of_process)
     print(f"                {median_and_interval(of_all)} in the fastest of {WINDOW}, with the other threads")
     print(f"    record      {size:5} B, below {highest_size} B: {verdict(size < highest_size)}")
+
+
+@contextmanager
+def measuring_told() -> Iterator[list[float]]:
+    """CPU time of the probe by its own records."""
+    told, end = list[float](), Attempt.end
+
+    def ended(self: Attempt, error: BaseException | None = None) -> dict[str, Any]:
+        record = end(self, error)
+        told.append(record["measuring_seconds"])
+        return record
+
+    with patch.object(Attempt, "end", ended):
+        yield told
 
 
 def in_quiet_windows(with_probe: npt.NDArray[np.float64], plain: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -69,7 +69,7 @@ def phases(*seconds: float) -> dict[str, float]:
     """Phases of an attempt that was computed to the end, in this order, and the sum of those in process()."""
     names = ("open", "build", "read", "decompress", "interpret", "compute", "wait", "checkpoint", "result")
     named = {f"{name}_seconds": value for name, value in zip(names, seconds, strict=True)}
-    named |= {"write_cpu_seconds": 0.0, "write_wait_seconds": 0.0}
+    named |= {"write_cpu_seconds": 0.0, "write_wait_seconds": 0.0, "measuring_seconds": 0.0}
     return waits(named.pop("wait_seconds")) | named | {"process_seconds": sum(seconds[2:7])}
 
 
@@ -107,7 +107,7 @@ CHUNKS = [
     chunk("data", "k1", 5, "ok", attempt=2, memory=(100, 104, 130), file=A, worker="A", id=12, **AGAIN)
     | reading(1000, 800, 200, 2000, file_bytes=4800)
     | phases(0.125, 0.5, 0.5, 0.25, 0.25, 1.5, 0.5, 0.25, 0.125)
-    | {"coffea_columns": BRANCHES, "start": T + 1},
+    | {"measuring_seconds": 0.5, "coffea_columns": BRANCHES, "start": T + 1},
     # Failed as it built its events, after 300 B.
     chunk("data", "k2", 2, "error", attempt=1, file=A, id=13, **ERRED)
     | reading(300, 0, 300, 0)
@@ -373,7 +373,8 @@ EXPECTED = {
     "time_start_up_seconds": 0.0,
     "time_open_seconds": 0.875,
     "time_checkpoint_seconds": 0.25,
-    "time_task_overhead_seconds": 2.125,  # 4.5 - 3.875 of k1, 6.5 - 5.5 of k2, 1 - 0.5 of k3
+    "time_task_overhead_seconds": 1.625,  # 4.5 - 3.875 of k1, 6.5 - 5.5 of k2, 1 - 0.5 of k3, less measuring
+    "time_measuring_seconds": 0.5,
     "time_merge_seconds": 2.0,
     "time_preprocessing_seconds": 1.75,
     "time_other_tasks_seconds": 0.0,
@@ -407,6 +408,7 @@ EXPECTED = {
     "chunk_wait_seconds": 1.75,
     "chunk_checkpoint_seconds": 0.25,
     "chunk_result_seconds": 0.75,
+    "chunk_measuring_seconds": 0.5,
     "num_chunks": 3,
     "total_events": 450,
     "event_rate_elapsed_khz": 0.0045,

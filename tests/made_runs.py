@@ -190,6 +190,7 @@ def _chunk(each: Plan, number: int, worker: str, start: float, entry: int) -> di
         "read_seconds": read,
         "write_cpu_seconds": 0.0,
         "write_wait_seconds": 0.0,
+        "measuring_seconds": 0.0,
         "contention_seconds": waited,
         "lock_seconds": 0.0,
         "blocked_seconds": each["wait"],

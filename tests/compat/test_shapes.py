@@ -133,6 +133,7 @@ def test_chunk_dictionaries() -> None:
         "contention_seconds": 0.25,
         "write_cpu_seconds": 0.0,
         "write_wait_seconds": 0.0,
+        "measuring_seconds": 0.5,
         "lock_seconds": 0.125,
         "blocked_seconds": 0.125,
         "wait_seconds": None,

@@ -44,7 +44,7 @@ def test_what_a_finding_must_save_depends_on_its_cause_and_is_never_next_to_noth
 def test_rows_are_those_of_the_classes_with_a_word() -> None:
     evidence = evidence_of()
     assert evidence.rows_of("storage") == {"read": 1.5}
-    assert evidence.rows_of("scheduler") == {"task overhead": 2.125}
+    assert evidence.rows_of("scheduler") == {"task overhead": 1.625, "measuring": 0.5}
     assert evidence.rows_of("nothing") == {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -153,3 +154,13 @@ def test_unpickling_the_probe_loads_nothing_heavy() -> None:
         [sys.executable, "-c", script], input=pickle.dumps(probe(len)), capture_output=True, check=True
     )
     assert answer.stdout.strip() == b"[]", answer.stderr
+
+
+@pytest.mark.slow
+def test_its_own_cost_is_what_is_counted() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "counted.py"
+    command = [sys.executable, str(script), "--bytecodes", "--branches", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    shares = [float(share) for share in re.findall(r"measuring has (\d\.\d\d)", done.stdout)]
+    assert len(shares) == 2
+    assert all(0.75 < share < 1.25 for share in shares)

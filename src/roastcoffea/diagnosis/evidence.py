@@ -41,7 +41,7 @@ NAMED: Final = 3
 """Maximum number of culprits named per kind."""
 
 OF_CHUNKS: Final = (
-    *(phases.OPEN, phases.OVERHEAD, phases.MERGE, phases.WORKER_OVERHEAD, phases.IN_FLIGHT),
+    *(phases.OPEN, phases.OVERHEAD, phases.MEASURING, phases.MERGE, phases.WORKER_OVERHEAD, phases.IN_FLIGHT),
     *(phases.QUEUED, phases.MISPLACED),
 )
 """Time classes that would shrink with fewer chunks."""

@@ -53,7 +53,7 @@ class Clocks:
         self._start, self._wall = time.time(), time.perf_counter()
         # read the wall clock first: even if the thread loses its core here, its waits cannot exceed the wall time
         self._waited = self.core_wait.seconds()
-        self._cpu, self._process_cpu = time.thread_time(), time.process_time()
+        self.cpu, self._process_cpu = time.thread_time(), time.process_time()
 
     def measured(self) -> Row:
         cpu, process_cpu = time.thread_time(), time.process_time()
@@ -65,7 +65,7 @@ class Clocks:
             "start": self._start,
             "stop": self._start + wall,
             "wall_seconds": wall,
-            "cpu_seconds": cpu - self._cpu,
+            "cpu_seconds": cpu - self.cpu,
             "process_cpu_seconds": process_cpu - self._process_cpu,
             "core_wait_seconds": None if waited is None or self._waited is None else waited - self._waited,
             "thread": threading.get_ident(),
@@ -150,7 +150,10 @@ class Attempt:
     `peak_memory` enables the measurement of peak memory.
     """
 
+    untimed = 1.3
+    """CPU time to watch the file and to pack and send the record, relative to the time to make the record."""
     cache_function: Action
+    _began: float
     noticed: AbstractContextManager[Any] = NOTHING
     """Context manager active while coffea's closure opens the chunk's file itself."""
 
@@ -164,13 +167,14 @@ class Attempt:
         meter: Meter | None = None,
     ) -> None:
         self.problems: list[str] = []
+        self._clocks = Clocks(task)
+        self._entered, self._measuring = self._clocks.cpu, 0.0
+        """The thread's CPU time when our own code last began, and how much of it our own code has taken."""
         self._added = added
         self._stacks = Stacks(self.problems.append) if profile else None
         self.meter = Meter() if meter is None else meter
         self._open = OpenChunk(self._requested, peak_memory=peak_memory)
         self.current = open_chunk(self._open)
-        self._clocks = Clocks(task)
-        self._began = time.perf_counter()
         self._opened: float | None = None
         self._ended: float | None = None
         self._payload_before = 0
@@ -189,6 +193,13 @@ class Attempt:
             self._memory.close()
             raise
 
+    def run_closure(self, closure: Action, *args: Any, **kwargs: Any) -> Any:
+        """Run coffea's closure, which opens the file and calls process()."""
+        with self.current, self.noticed:
+            self._measuring += time.thread_time() - self._entered
+            self._began = time.perf_counter()
+            return closure(*args, **kwargs)
+
     def _requested(self) -> int | None:
         """Bytes requested from storage so far, including requests for files other than the chunk's."""
         own, others = self.meter.requested(), self.meter.others
@@ -196,20 +207,18 @@ class Attempt:
 
     def end(self, error: BaseException | None = None) -> Row:
         result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
+        self._entered = time.thread_time()
         meter, sections = self.meter, self._open.entered
         others = meter.others
         try:
-            record = self._clocks.measured()
-        finally:
             self._garbage.close()
+        finally:
             try:
                 self._memory.close()
             finally:
                 meter.close()
-        record[BRANCHES] = branches = meter.branch_columns()
-        record.update(self._phases)
-        idle = record["wall_seconds"] - record["cpu_seconds"] - (record["core_wait_seconds"] or 0.0)
-        waited = min(idle, longest_wait(self._switches))
+        branches = meter.branch_columns()
+        record: Row = {BRANCHES: branches, **self._phases}
         record.update(
             tree_branches=meter.tree_branches,
             file_bytes=meter.file_bytes,
@@ -222,7 +231,6 @@ class Attempt:
             helper_cpu_seconds=meter.helper_cpu,
             checkpoint_seconds=self._checkpoint,
             result_seconds=result,
-            gc_seconds=self._garbage.cost(waited, record.get(LOCK, 0.0)),
             imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
             bytes_unmetered=self._unmetered,
@@ -256,6 +264,12 @@ class Attempt:
             record.update(dict.fromkeys(meter.unknown))
         if error is not None:
             record.update(outcome=ERROR, error=error_text(error, self._added))
+        record |= (clocks := self._clocks.measured())
+        idle = clocks["wall_seconds"] - clocks["cpu_seconds"] - (clocks["core_wait_seconds"] or 0.0)
+        waited = min(idle, longest_wait(self._switches))
+        record["gc_seconds"] = self._garbage.cost(waited, record.get(LOCK, 0.0))
+        ending = self._clocks.cpu + clocks["cpu_seconds"] - self._entered
+        record["measuring_seconds"] = self._measuring + ending * (1 + self.untimed)
         return record
 
     def _amounts(self, branches: Row) -> Row:
@@ -291,9 +305,10 @@ class Attempt:
         self._open.meter, self.noticed = self.meter, openings_noticed(self.meter, everything=True)
 
     def process(self, function: Action, events: Any) -> Any:
+        built, self._entered = time.perf_counter(), time.thread_time()
         self.meter.events_are_built(events)
         self.meter.requested_before, self._payload_before = self.meter.requested(), self.meter.payload
-        preloaded = self._built()
+        preloaded = self._built(built)
         try:
             with openings_noticed(self.meter) if self.noticed is NOTHING else NOTHING:
                 return self.timed(function, events)
@@ -301,9 +316,9 @@ class Attempt:
             for name, seconds in preloaded.items():
                 self._phases[name] = self._phases.get(name, 0.0) + seconds
 
-    def _built(self) -> dict[str, float]:
+    def _built(self, now: float) -> dict[str, float]:
         """Record the phases before process(), and return the preloading time by phase."""
-        now, meter, preloaded = time.perf_counter(), self.meter, dict[str, float]()
+        meter, preloaded = self.meter, dict[str, float]()
         if self._opened is None:  # the time when opening ended is unknown
             self._phases["open_seconds"] = now - self._began - self._checkpoint
             return preloaded
@@ -317,17 +332,20 @@ class Attempt:
     def timed(self, function: Action, *args: Any) -> Any:
         """Run the user's function and split its time into phases."""
         meter, self._open.meter = self.meter, self.meter
-        before = meter.seconds()
+        before, summed = meter.seconds(), meter.summing
         reads, clock, modules = BytesRead(), self._clocks.core_wait, len(sys.modules)
         meter.reads, counted, of_clock = reads, reads.both(), clock.read
         waits = Waits(meter, clock)
+        self._measuring += waits.cpu - self._entered
         meter.in_process = True
         try:
             return function(*args)
         finally:
-            cpu, wall = time.thread_time() - waits.cpu, time.perf_counter() - waits.wall
+            self._entered, ended = time.thread_time(), time.perf_counter()
+            cpu, wall = self._entered - waits.cpu, ended - waits.wall
             meter.in_process = False
             others, writes = meter.others, meter.writes
+            summed = meter.summing - summed + (0.0 if others is None else others.summing)
             read, decompress, interpret = map(operator.sub, meter.seconds(), before)
             if others is not None:
                 others.in_process, others.core_wait = False, None
@@ -355,7 +373,11 @@ class Attempt:
                 wall, cpu, read, decompress, interpret = (max(seconds, 0.0) for seconds in times)
                 for name, seconds in files.phases.items():
                     self._phases[name] = self._phases.get(name, 0.0) + seconds
+            summed += meter.in_shadows() + (0.0 if others is None else others.in_shadows())
             compute = max(cpu - decompress - interpret, 0.0)
+            measuring = min(summed, compute)
+            self._measuring += measuring
+            wall, cpu, compute = wall - measuring, cpu - measuring, compute - measuring
             write_cpu, write = (0.0, 0.0) if writes is None else (min(writes.cpu, compute), writes.wait)
             self._phases |= {
                 "process_seconds": wall,
@@ -365,6 +387,7 @@ class Attempt:
                 **waits.parts(wall, cpu, read, write, (cpu_aside, delay)),
             }
             self._ended = time.perf_counter()
+            self._measuring += time.thread_time() - self._entered
 
     def load(self, checkpointer: Any, processor: Any, metadata: Any) -> Any:
         """Load the chunk's checkpoint. If there is one, coffea does not process the chunk."""

@@ -131,8 +131,7 @@ class Turns:
             try:
                 ours, measured = with_attempt(closure, item, turn)
                 turn.cache_function = lambda: None  # the versions must not share arrays
-                with turn.current, turn.noticed:
-                    results[name] = measured(ours)
+                results[name] = turn.run_closure(measured, ours)
             except BaseException as error:
                 turn.end(error)
                 raise

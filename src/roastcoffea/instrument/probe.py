@@ -206,8 +206,7 @@ class _ChunkWatch(_FileWatch):
 
     def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
         item, closure = with_attempt(self.closure, item, attempt)
-        with attempt.current, attempt.noticed:
-            return closure(item, *args, **kwargs)
+        return attempt.run_closure(closure, item, *args, **kwargs)
 
     def record(self, attempt: Attempt, output: Any, error: BaseException | None) -> Row:
         record = super().record(attempt, output, error)

@@ -153,6 +153,8 @@ TIME_CLASSES: Final = (
               "Time spent loading and saving checkpoints."),
     TimeClass(OVERHEAD, "overhead", HANDLING, "scheduler", "chunks",
               "Other time in the processor's tasks: closing files, compressing results, running the executor."),
+    TimeClass(MEASURING, "overhead", HANDLING, "scheduler", "chunks",
+              "CPU time of roastcoffea's own code in the processor's tasks."),
     TimeClass(MERGE, "overhead", HANDLING, "merge", "chunks",
               "Time spent in tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
     TimeClass(PREPROCESSING, "overhead", OPENING, "preprocessing", None,
@@ -253,7 +255,12 @@ COLUMNS_OF: Final = {
 """Maps each class to its chunk columns. Task overhead has none, because it is the remainder of the task's time."""
 
 WRITING: Final = COLUMNS_OF[WRITE]
-"""Columns that older measurements lack: their time is in compute and blocked."""
+MEASURED_LATER: Final = {
+    WRITE: f'it is in "{COMPUTE}" and "{BLOCKED}"',
+    MEASURING: f'it is in "{COMPUTE}", "{OPEN}" and "{OVERHEAD}"',
+}
+"""Classes that older measurements lack, and where their time is."""
+LATER: Final = tuple(column for name in MEASURED_LATER for column in COLUMNS_OF[name])
 
 
 def phases_of(chunks: Table) -> tuple[Phase, ...]:
@@ -261,7 +268,7 @@ def phases_of(chunks: Table) -> tuple[Phase, ...]:
     whole, parts = (any(chunks[name].null_count < len(chunks) for name in of) for of in ((UNSPLIT,), SPLIT))
     without = () if whole and parts else SPLIT if whole else (UNSPLIT,)
     without += (BUILD,) if is_opening_whole(chunks) else ()
-    without += tuple(name for name in WRITING if 0 < len(chunks) == chunks[name].null_count)
+    without += tuple(name for name in LATER if 0 < len(chunks) == chunks[name].null_count)
     return tuple(phase for phase in PHASES if phase.column not in without)
 
 

@@ -124,6 +124,9 @@ def busy_chunks(records: Records) -> Busy:
     used, wall = among(chunks, records.counted), amounts(chunks, "wall_seconds")
     seconds = _phase_seconds(records, used)
     seconds[phases.FAILED] = np.where(used, 0.0, wall)
+    # measuring includes sending the record, after the attempt
+    inside = wall - sum(values for name, values in seconds.items() if name != phases.MEASURING)
+    seconds[phases.MEASURING] = np.minimum(seconds[phases.MEASURING], np.maximum(inside, 0.0))
     # time that belongs to no phase
     seconds[phases.OVERHEAD] = wall - sum(seconds.values())
     parts = [_attempts(chunks, PROCESSOR, seconds, records.by)]
@@ -183,7 +186,7 @@ def _incomplete_phases(counted: Table) -> list[str]:
     """Message about chunks with incomplete phases. The missing time is attributed to another class."""
     names = ["outcome", *phases.SPLIT, *(column for columns in phases.COLUMNS_OF.values() for column in columns)]
     computed = phases.with_sum_of_waits(facts.with_outcome(counted.select(dict.fromkeys(names)), (OK,)))
-    optional = (*phases.SPLIT, *phases.WRITING)
+    optional = (*phases.SPLIT, *phases.LATER)
     null = {name: computed[name].is_null().to_numpy() for name in names if name not in optional}
     null[phases.BUILD] &= null[phases.OPENED]
     number = np.count_nonzero(np.logical_or.reduce([*null.values()]))

@@ -274,8 +274,8 @@ def _unknown(run: Run, counted: Table) -> dict[str, str]:
     unknown = {
         name: f'{older}: "{phases.WAIT}" contains their sum' for name in phases.PARTS_OF_WAIT if name not in known
     }
-    if phases.WRITE not in known:
-        unknown[phases.WRITE] = f'recorded by an older version: it is in "{phases.COMPUTE}" and "{phases.BLOCKED}"'
+    later = phases.MEASURED_LATER.items()
+    unknown |= {name: f"recorded by an older version: {where}" for name, where in later if name not in known}
     if run.tasks is None:
         of_scheduler = [one.name for one in phases.TIME_CLASSES if one.from_scheduler]
         return unknown | dict.fromkeys(of_scheduler, "not recorded without a scheduler")

@@ -18,6 +18,7 @@ OPEN: Final = "open"
 WRITE: Final = "write"
 CHECKPOINT: Final = "checkpoint"
 OVERHEAD: Final = "task overhead"
+MEASURING: Final = "measuring"
 
 Part = Literal["opening", "CPU", "waiting", "saving"]
 """Kinds of phases: opening (including building events), computing, waiting, and saving the result."""
@@ -71,6 +72,8 @@ PHASES: Final = (
           "Wall time spent loading and saving checkpoints"),
     Phase("result", OVERHEAD, "saving", "after process(): closing the file and collecting coffea's own metrics",
           "Wall time after process(), for closing the file and collecting coffea's own metrics"),
+    Phase("measuring", MEASURING, "saving", "CPU time of roastcoffea's own code during the attempt",
+          "CPU time of roastcoffea's own code on chunk threads"),
 )
 """Phases of an attempt in chronological order. Phases within process() alternate."""
 # fmt: on

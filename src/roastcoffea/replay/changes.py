@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.phases import DECOMPRESS, PHASES, TIME_CLASSES
+from roastcoffea.metrics.phases import DECOMPRESS, MEASURING, PHASES, TIME_CLASSES
 from roastcoffea.metrics.statistics import (
     Flags,
     Integers,
@@ -168,14 +168,20 @@ def chunks_in_parts(
 def _parts_of(chunks: pa.Table, task_seconds: Numbers) -> Parts:
     wall, core_wait, *cpus = (amounts(chunks, name) for name in OF_CHUNKS)
     cpu = np.minimum(sum(cpus), wall)
-    opening, inside, decompressed, reading = (
+    opening, inside, decompressed, reading, measuring = (
         sum_of(
             chunks, tuple(one.column for one in PHASES if one.part == part and one.time_class in (classes or CLASSES))
         )
-        for part, classes in (("opening", ()), ("CPU", ()), ("CPU", (DECOMPRESS,)), ("waiting", OF_STORAGE))
+        for part, classes in (
+            ("opening", ()),
+            ("CPU", ()),
+            ("CPU", (DECOMPRESS,)),
+            ("waiting", OF_STORAGE),
+            ("saving", (MEASURING,)),
+        )
     )
     # helper threads may read while a file is opened, but their CPU time grows with the chunk
-    open_cpu = np.clip(np.minimum(np.minimum(cpus[0], wall) - inside, opening), 0.0, None)
+    open_cpu = np.clip(np.minimum(np.minimum(cpus[0], wall) - inside - measuring, opening), 0.0, None)
     decompress = np.minimum(decompressed, cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.maximum(wall - cpu - contention, 0.0)

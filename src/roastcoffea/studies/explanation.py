@@ -406,8 +406,9 @@ def _remarks(pair: Pair, told_apart: bool, shared_hosts: bool) -> Iterator[str]:
     ]
     if any((run.core_wait_share or 0.0) > 0.1 for run in pair):
         yield f"CPU contention: chunks waited for a core for {' and '.join(waited)}"
-    if len({phases.WRITE in run.time for run in pair}) == 2:
-        yield "one run was recorded by an older version, which counts writing as compute and blocked"
+    for name, where in phases.MEASURED_LATER.items():
+        if len({name in run.time for run in pair}) == 2:
+            yield f'one run was recorded by an older version without the class "{name}": {where}'
     if pair.other_sizes and told_apart:
         yield (
             "chunk sizes differ: a fit to the chunks of both runs separates the fixed cost per chunk in process() "

@@ -140,7 +140,7 @@ LIMIT_OF: Final = {
     **{one.name: one.word or UNACCOUNTED for one in phases.TIME_CLASSES},
     **dict.fromkeys((phases.COMPUTE, phases.DECOMPRESS, phases.INTERPRET), WORK),
     **dict.fromkeys((phases.MERGE, phases.TRANSFER), RESULTS),
-    **dict.fromkeys((phases.OVERHEAD, phases.CHECKPOINT), OVERHEAD),
+    **dict.fromkeys((phases.OVERHEAD, phases.CHECKPOINT, phases.MEASURING), OVERHEAD),
     phases.OPEN: STORAGE,
     phases.LOCK: CONTENTION,
 }

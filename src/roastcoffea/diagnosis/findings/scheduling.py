@@ -174,7 +174,7 @@ def scheduler(evidence: Evidence) -> Finding | None:
 def _scheduling(evidence: Evidence, largest: str) -> tuple[str, str | None]:
     """Advice on the largest scheduler class if larger chunks do not help, and a line to copy."""
     calls, saturation = evidence.run.calls, "distributed.scheduler.worker-saturation: "
-    if evidence.local or largest == phases.OVERHEAD:
+    if largest == phases.OVERHEAD or (evidence.local and largest != phases.MEASURING):
         return f"{SMALLER_OUTPUT if calls else 'Return smaller results'}: each task compresses its result.", None
     if largest == phases.MISPLACED:
         if any(call.options.get("executor.worker_affinity") for call in calls):
@@ -184,8 +184,8 @@ def _scheduling(evidence: Evidence, largest: str) -> tuple[str, str | None]:
     queue = np.zeros(1) if sampling is None else sampling["loop_queue_seconds"].drop_null().to_numpy()
     if len(queue) > 1 and queue[-1] - queue[0] >= 0.05 * evidence.elapsed:
         return "Give the scheduler a dedicated core: it was ready to run but had to wait for one.", None
-    if largest == phases.WORKER_OVERHEAD:
-        return "Submit fewer, longer tasks: workers take a while to start each one.", None
+    if largest in {phases.MEASURING, phases.WORKER_OVERHEAD}:
+        return "Submit fewer, longer tasks: each one has a fixed cost.", None
     return "Submit fewer, longer tasks, or queue some on the workers in advance.", f"{saturation}2.0"
 
 

@@ -105,6 +105,7 @@ class FilesMeter(Meter):
     dataset: str | None = None
     requested_before = 0
     ntuples = False
+    of_shadows = 7.5
     opens_with: tuple[type, str] | None = None
     """Source class and path of the file being opened."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from roastcoffea.generations import column_readers, factory_of
 from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watch_source, watched_source
-from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, BranchRead, Shadow, StandIn, Tally
+from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SAMPLED, SIZES, BranchRead, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Action, Remembered, Row, made_once
 
 _counted: Final[dict[tuple[bytes, str, int], int]] = Remembered()
@@ -123,6 +123,10 @@ class Interpretation(MeteredExecutor):
                     read.uncompressed += size
                     read.interpret += tally.own(here, ended - here.cpu)
             here.cpu, here.wall = ended, wall
+            if here.own:
+                if not tally.baskets % SAMPLED:
+                    tally.noting += thread_time() - ended
+                tally.baskets += 1
         except Exception as problem:
             tally.miss("bytes by branch", problem, *BY_BRANCH)
         return self._future(result)

@@ -37,6 +37,9 @@ The branch is None if no interpretation followed. The CPU time is None if it is 
 step.
 """
 
+SAMPLED: Final = 8
+"""One of this many baskets is timed."""
+
 MOST_VALUES: Final = 40_000
 """Maximum number of recorded values before steps are added up."""
 
@@ -166,6 +169,13 @@ class Tally(Delays):
     unknown: frozenset[str] = frozenset()
     """Chunk record columns that could not be metered."""
 
+    summing = 0.0
+    """CPU time that adding up steps has taken so far."""
+    baskets, noting = 0, 0.0
+    """Number of baskets interpreted by the chunk's thread, and the CPU time to note every SAMPLED-th of them."""
+    of_shadows = 5.5
+    """CPU time of all shadows for a basket, relative to the time to note its interpretation."""
+
     read = 0.0
     """Seconds that the thread has waited for storage so far."""
     helper_cpu = 0.0
@@ -244,6 +254,11 @@ class Tally(Delays):
                 read.interpret += (wall - last) * busy
             else:
                 self.helper_cpu += (wall - last) * busy
+
+    def in_shadows(self) -> float:
+        """CPU time of the shadows of baskets so far, estimated from the part that is timed for some baskets."""
+        timed = -(-self.baskets // SAMPLED)
+        return self.of_shadows * self.noting * self.baskets / timed if timed else 0.0
 
     def own(self, here: ReadingThread, cpu: float) -> float:
         """Return the CPU time if this is the meter's own thread; otherwise, add it to `helper_cpu` and return 0."""
@@ -409,11 +424,13 @@ class Tally(Delays):
                 here.cpu, here.wall, here.delay = cpu, wall, 0.0
             noted = self.steps[:]
             del self.steps[: len(noted)]
-            if not self.closed:
+            if noted and not self.closed:
+                began = thread_time()
                 try:
                     self.add_steps(noted)
                 except Exception as problem:
                     self.miss("bytes by branch", problem, *BY_BRANCH)
+                self.summing += thread_time() - began
 
 
 def _ends(sizes: dict[int, int]) -> dict[int, int]:
