@@ -184,6 +184,7 @@ def _record(plan: Plan, work: Work, seconds: dict[str, float], cpu: float) -> di
         "blocked_seconds": 0.0,
         "checkpoint_seconds": 0.0,
         "result_seconds": 0.0,
+        "measuring_seconds": 0.0,
         "bytes_requested": size + round(plan.metadata),
         "bytes_payload": size,
         "bytes_metadata": round(plan.metadata),
