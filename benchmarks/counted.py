@@ -3,8 +3,8 @@
 `python benchmarks/counted.py` needs valgrind and strace. With `--before COMMIT` the probe of that commit is counted
 too. A child process reads the same chunk of a fixed file again and again, and what is above the chunks without the
 probe is the probe's. A function without a Runner that reads these branches with uproot is counted too. Of system calls
-the difference between FEW and MANY chunks is that of the chunks alone. `--bytecodes` counts what Python executes: that
-does not scatter, needs no other program, and as a clock shows how much of the probe the class "measuring" has.
+the difference between FEW and MANY chunks is that of the chunks alone. `--bytecodes` counts what Python executes, which
+does not scatter and needs no other program. Used as a clock, this shows how much of it is in the class "measuring".
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ FOREVER: Final = 1e3
 WARM: Final = 10
 """Chunks that are read first: the interpreter specializes code that has run eight times."""
 
+TICK: Final = 1e-8
 VARIANTS: Final = ("plain", "probe", "function", "measured")
 """A chunk without and with the probe; a function without a Runner, without and with it."""
 COUNTED: Final = "PyRun_StringFlags"
@@ -56,13 +57,13 @@ def write_file(path: Path, branches: int) -> None:
 
 
 class Bytecodes:
-    """A clock in place of a thread's CPU time: each bytecode that Python executes takes a microsecond."""
+    """A clock in place of a thread's CPU time: each bytecode that Python executes takes TICK seconds."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self) -> float:
-        return 1e-6 * self.count
+        return TICK * self.count
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code is Bytecodes.__call__.__code__:
@@ -86,8 +87,8 @@ def bytecodes(path: Path, way: str) -> tuple[int, int, float]:
     """Bytecodes of a chunk or function without the probe, those that it adds, and those in the class "measuring"."""
     from probe import chunks_of, functions_of
 
-    from roastcoffea.instrument import attempt
-    from roastcoffea.instrument.meter import formats, servers, tally
+    from roastcoffea.instrument import attempt, gauges
+    from roastcoffea.instrument.meter import files, formats, servers, tally
 
     clock, rows = Bytecodes(), []
     end = attempt.Attempt.end
@@ -97,11 +98,12 @@ def bytecodes(path: Path, way: str) -> tuple[int, int, float]:
         return rows[-1]
 
     with ExitStack() as patched:
-        times = SimpleNamespace(**vars(time) | {"thread_time": clock})
+        times = SimpleNamespace(**vars(time) | {"thread_time": clock, "perf_counter": clock})
         for owner, name, ours in (
             (attempt, "time", times),
             (attempt.Attempt, "end", ended),
-            *((module, "thread_time", clock) for module in (formats, servers, tally)),
+            *((module, "thread_time", clock) for module in (formats, gauges, servers, tally)),
+            *((module, "perf_counter", clock) for module in (files, formats, gauges, servers, tally)),
         ):
             patched.enter_context(patch.object(owner, name, ours))
         plain, probed, _ = chunks_of(path, EVENTS) if way == "plain" else functions_of(str(path))
@@ -109,7 +111,7 @@ def bytecodes(path: Path, way: str) -> tuple[int, int, float]:
             plain()
             probed()
         without = clock.of(plain)
-        return without, clock.of(probed) - without, 1e6 * rows[-1]["measuring_seconds"]
+        return without, clock.of(probed) - without, rows[-1]["measuring_seconds"] / TICK
 
 
 def read_chunks(path: str, way: str, times: int) -> None:
@@ -186,7 +188,7 @@ def count(before: str | None, wanted: list[int]) -> None:
 
 
 def count_bytecodes(wanted: list[int]) -> None:
-    """Print the bytecodes that the probe adds, and the share of them that the records tell."""
+    """Print the bytecodes that the probe adds, and the share of them in the class "measuring"."""
     with tempfile.TemporaryDirectory() as folder:
         for branches in wanted:
             path = Path(folder, f"{branches}.root")
@@ -195,7 +197,7 @@ def count_bytecodes(wanted: list[int]) -> None:
                 of_all, of_probe, row = bytecodes(path, way)
                 what = "a chunk" if way == "plain" else "a function"
                 print(f"{what} that reads {branches} branches: {of_all:,} bytecodes")
-                print(f"  the probe: {of_probe:,}, of which the class measuring has {row / of_probe:.2f}", flush=True)
+                print(f"  the probe: {of_probe:,}, {row / of_probe:.2f} of them in the class measuring", flush=True)
 
 
 def tell(what: str, counts: tuple[float, float] | np.ndarray) -> None:

@@ -260,7 +260,7 @@ def print_added(  # noqa: PLR0917
     gc.collect()
     gc.freeze()
     seconds: tuple[list[tuple[float, float]], ...] = ([], [])
-    with measuring_told() as told:
+    with measuring_of_records() as recorded:
         for pair in range(pairs):
             for place in (0, 1) if pair % 2 else (1, 0):
                 seconds[place].append(cpu_seconds((function, probed)[place]))
@@ -274,24 +274,24 @@ def print_added(  # noqa: PLR0917
     print(f"  {what}, {np.median(plain):.0f} ms of CPU without the probe, {pairs} pairs")
     print(f"    CPU added   {median_and_interval(quiet)} in the fastest of {WINDOW}{kept}")
     print(f"                {median_and_interval(with_probe - plain)} in the median pair")
-    print(f"    measuring   {1e3 * np.median(told):5.2f} ms of it by the records, in the median chunk")
     of_all = in_quiet_windows(of_process_with, of_process)
     print(f"                {median_and_interval(of_all)} in the fastest of {WINDOW}, with the other threads")
+    print(f"    measuring   {1e3 * np.median(recorded):5.2f} ms in the median record")
     print(f"    record      {size:5} B, below {highest_size} B: {verdict(size < highest_size)}")
 
 
 @contextmanager
-def measuring_told() -> Iterator[list[float]]:
+def measuring_of_records() -> Iterator[list[float]]:
     """CPU time of the probe by its own records."""
-    told, end = list[float](), Attempt.end
+    seconds, end = list[float](), Attempt.end
 
     def ended(self: Attempt, error: BaseException | None = None) -> dict[str, Any]:
         record = end(self, error)
-        told.append(record["measuring_seconds"])
+        seconds.append(record["measuring_seconds"])
         return record
 
     with patch.object(Attempt, "end", ended):
-        yield told
+        yield seconds
 
 
 def in_quiet_windows(with_probe: npt.NDArray[np.float64], plain: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -149,3 +149,20 @@ def test_memory_that_is_freed_inside_the_chunk_is_seen(tmp_path: Path) -> None:
     assert chunk["memory_peak"] - chunk["memory_before"] == pytest.approx(300 * 2**20, rel=0.1)
     assert chunk["overlaps"] == 0
     assert chunk["memory_after"] - chunk["memory_before"] < 100 * 2**20
+
+
+class Loading(Planted):
+    """Takes CPU time when it is unpickled."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+
+
+def test_unpickling_the_processor_is_the_users_time(tmp_path: Path) -> None:
+    path = write_tree(tmp_path / "a.root")
+    chunk = measured(path, Loading(("f0",))).chunks.iloc[0]
+    assert chunk["open_seconds"] >= 0.1
+    assert 0 < chunk["measuring_seconds"] < 0.05

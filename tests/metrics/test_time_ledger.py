@@ -58,6 +58,16 @@ def without_parts_of_waiting(places: range) -> TimeLedger:
     return ledger_of(chunks=table_of_rows(CHUNK_COLUMNS, rows))
 
 
+@pytest.mark.parametrize("given", [{}, {"tasks": None, "pauses": None}])
+def test_measuring_is_no_more_than_what_other_phases_leave(given: dict[str, None]) -> None:
+    rows = [row | {"measuring_seconds": 1e3} for row in handmade_run().chunks.to_pylist()]
+    chunks = table_of_rows(CHUNK_COLUMNS, rows)
+    before, ledger = ledger_of(**given), ledger_of(chunks=chunks, **given)
+    assert ledger["task overhead"] == 0
+    assert ledger["measuring"] == pytest.approx(before["task overhead"] + before["measuring"])
+    assert ledger.residual == pytest.approx(before.residual)
+
+
 def test_waiting_that_was_not_told_apart_stays_one_class() -> None:
     ledger = without_parts_of_waiting(range(6))
     assert ledger["wait"] == 1.0

@@ -39,6 +39,9 @@ from roastcoffea.redaction import Added, redacted
 
 NOTHING: Final = nullcontext()
 
+SENDING: Final = 0.85
+"""CPU time to set up an attempt and to pack and send its record, relative to the time to make the record."""
+
 
 def new_identity() -> int:
     return int.from_bytes(os.urandom(8), "little") >> 1
@@ -150,8 +153,6 @@ class Attempt:
     `peak_memory` enables the measurement of peak memory.
     """
 
-    untimed = 1.3
-    """CPU time to watch the file and to pack and send the record, relative to the time to make the record."""
     cache_function: Action
     _began: float
     noticed: AbstractContextManager[Any] = NOTHING
@@ -168,8 +169,9 @@ class Attempt:
     ) -> None:
         self.problems: list[str] = []
         self._clocks = Clocks(task)
-        self._entered, self._measuring = self._clocks.cpu, 0.0
-        """The thread's CPU time when our own code last began, and how much of it our own code has taken."""
+        self._entered = self._clocks.cpu
+        """The thread's CPU time when our own code last began."""
+        self._measuring = self._unpickling = 0.0
         self._added = added
         self._stacks = Stacks(self.problems.append) if profile else None
         self.meter = Meter() if meter is None else meter
@@ -197,8 +199,19 @@ class Attempt:
         """Run coffea's closure, which opens the file and calls process()."""
         with self.current, self.noticed:
             self._measuring += time.thread_time() - self._entered
-            self._began = time.perf_counter()
+            self._began = time.perf_counter() - self._unpickling
             return closure(*args, **kwargs)
+
+    def unpickled(self, processor: bytes) -> Any:
+        """Unpickle the processor, which coffea would do while it opens the file."""
+        import cloudpickle
+        import lz4.frame
+
+        wall, cpu = time.perf_counter(), time.thread_time()
+        found = cloudpickle.loads(lz4.frame.decompress(processor))
+        self._entered += time.thread_time() - cpu
+        self._unpickling = time.perf_counter() - wall
+        return found
 
     def _requested(self) -> int | None:
         """Bytes requested from storage so far, including requests for files other than the chunk's."""
@@ -269,7 +282,7 @@ class Attempt:
         waited = min(idle, longest_wait(self._switches))
         record["gc_seconds"] = self._garbage.cost(waited, record.get(LOCK, 0.0))
         ending = self._clocks.cpu + clocks["cpu_seconds"] - self._entered
-        record["measuring_seconds"] = self._measuring + ending * (1 + self.untimed)
+        record["measuring_seconds"] = self._measuring + ending * (1 + SENDING)
         return record
 
     def _amounts(self, branches: Row) -> Row:
@@ -332,7 +345,7 @@ class Attempt:
     def timed(self, function: Action, *args: Any) -> Any:
         """Run the user's function and split its time into phases."""
         meter, self._open.meter = self.meter, self.meter
-        before, summed = meter.seconds(), meter.summing
+        before, measured = meter.seconds(), meter.measuring()
         reads, clock, modules = BytesRead(), self._clocks.core_wait, len(sys.modules)
         meter.reads, counted, of_clock = reads, reads.both(), clock.read
         waits = Waits(meter, clock)
@@ -345,7 +358,7 @@ class Attempt:
             cpu, wall = self._entered - waits.cpu, ended - waits.wall
             meter.in_process = False
             others, writes = meter.others, meter.writes
-            summed = meter.summing - summed + (0.0 if others is None else others.summing)
+            summing = sum(each.summing for each in filter(None, (meter, others)))
             read, decompress, interpret = map(operator.sub, meter.seconds(), before)
             if others is not None:
                 others.in_process, others.core_wait = False, None
@@ -373,18 +386,20 @@ class Attempt:
                 wall, cpu, read, decompress, interpret = (max(seconds, 0.0) for seconds in times)
                 for name, seconds in files.phases.items():
                     self._phases[name] = self._phases.get(name, 0.0) + seconds
-            summed += meter.in_shadows() + (0.0 if others is None else others.in_shadows())
+            # steps that are added up only now are no part of process()
+            late = sum(each.summing for each in filter(None, (meter, others))) - summing
+            measured = sum(each.measuring() for each in filter(None, (meter, others))) - late - measured
             compute = max(cpu - decompress - interpret, 0.0)
-            measuring = min(summed, compute)
-            self._measuring += measuring
-            wall, cpu, compute = wall - measuring, cpu - measuring, compute - measuring
+            measured = min(measured, compute, wall)
+            self._measuring += measured
+            wall, cpu, compute = wall - measured, cpu - measured, compute - measured
             write_cpu, write = (0.0, 0.0) if writes is None else (min(writes.cpu, compute), writes.wait)
             self._phases |= {
                 "process_seconds": wall,
                 **dict(zip(READING, (read, decompress, interpret), strict=True)),
                 "compute_seconds": compute - write_cpu,
                 "write_cpu_seconds": write_cpu,
-                **waits.parts(wall, cpu, read, write, (cpu_aside, delay)),
+                **waits.parts(wall, cpu, read, write, (cpu_aside + measured, delay)),
             }
             self._ended = time.perf_counter()
             self._measuring += time.thread_time() - self._entered

@@ -287,10 +287,7 @@ def _with_processor(given: Row, item: Any, attempt: Attempt) -> tuple[Any, Row]:
     heavy = isinstance(processor, str) and processor == "heavy"
     processor = item[1] if heavy else processor
     if isinstance(processor, bytes):
-        import cloudpickle
-        import lz4.frame
-
-        processor = cloudpickle.loads(lz4.frame.decompress(processor))
+        processor = attempt.unpickled(processor)
     kind: Any = made_once(_processor_class)
     of_user = processor.process if isinstance(processor, kind.__base__) else processor
     watched = kind(partial(attempt.process, attempt.sampled(of_user)))

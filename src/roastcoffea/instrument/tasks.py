@@ -45,7 +45,6 @@ class Settings(NamedTuple):
 
 
 class TaskAttempt(Attempt):
-    untimed = 3.0  # it watches each file that is opened
     meter: FilesMeter
 
     def __init__(self, task: DaskTask, settings: Settings) -> None:

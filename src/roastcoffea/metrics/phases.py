@@ -154,7 +154,7 @@ TIME_CLASSES: Final = (
     TimeClass(OVERHEAD, "overhead", HANDLING, "scheduler", "chunks",
               "Other time in the processor's tasks: closing files, compressing results, running the executor."),
     TimeClass(MEASURING, "overhead", HANDLING, "scheduler", "chunks",
-              "CPU time of roastcoffea's own code in the processor's tasks."),
+              "CPU time of roastcoffea's own code in the processor's tasks (partly estimated)."),
     TimeClass(MERGE, "overhead", HANDLING, "merge", "chunks",
               "Time spent in tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
     TimeClass(PREPROCESSING, "overhead", OPENING, "preprocessing", None,
@@ -256,8 +256,8 @@ COLUMNS_OF: Final = {
 
 WRITING: Final = COLUMNS_OF[WRITE]
 MEASURED_LATER: Final = {
-    WRITE: f'it is in "{COMPUTE}" and "{BLOCKED}"',
-    MEASURING: f'it is in "{COMPUTE}", "{OPEN}" and "{OVERHEAD}"',
+    WRITE: f'its time is in "{COMPUTE}" and "{BLOCKED}"',
+    MEASURING: f'its time is in "{COMPUTE}", "{OPEN}" and "{OVERHEAD}"',
 }
 """Classes that older measurements lack, and where their time is."""
 LATER: Final = tuple(column for name in MEASURED_LATER for column in COLUMNS_OF[name])

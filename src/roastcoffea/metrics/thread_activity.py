@@ -124,11 +124,7 @@ def busy_chunks(records: Records) -> Busy:
     used, wall = among(chunks, records.counted), amounts(chunks, "wall_seconds")
     seconds = _phase_seconds(records, used)
     seconds[phases.FAILED] = np.where(used, 0.0, wall)
-    # measuring includes sending the record, after the attempt
-    inside = wall - sum(values for name, values in seconds.items() if name != phases.MEASURING)
-    seconds[phases.MEASURING] = np.minimum(seconds[phases.MEASURING], np.maximum(inside, 0.0))
-    # time that belongs to no phase
-    seconds[phases.OVERHEAD] = wall - sum(seconds.values())
+    seconds[phases.OVERHEAD] = _rest(wall, seconds)
     parts = [_attempts(chunks, PROCESSOR, seconds, records.by)]
     reasons = [*facts.why_calls_lack(run), *_incomplete_phases(records.counted)]
     if (openings := run.preprocessing) is None:
@@ -156,6 +152,13 @@ def busy_chunks(records: Records) -> Busy:
         reasons + missing,
         attempts,
     )
+
+
+def _rest(duration: Numbers, seconds: dict[str, Numbers]) -> Numbers:
+    """Time that belongs to no phase. Measuring is partly estimated, and limited to what other phases leave."""
+    left = duration - sum(values for name, values in seconds.items() if name != phases.MEASURING)
+    seconds[phases.MEASURING] = np.minimum(seconds[phases.MEASURING], np.maximum(left, 0.0))
+    return np.asarray(left - seconds[phases.MEASURING])
 
 
 def _attempts(table: Table, kind: str, seconds: Mapping[str, Numbers], of: str) -> Table:
@@ -337,7 +340,7 @@ def _split(
         values[~counts] = 0.0
     began = np.where(lost, 0.0, np.fmin(amounts(tasks, "startup_seconds"), duration))
     seconds[phases.STARTUP] += np.where(counts, began, 0.0)
-    rest = duration - sum(seconds.values())
+    rest = _rest(duration, seconds)
     for kind, name in phases.CLASS_OF_KIND.items():
         seconds[name] = np.where(having(tasks["kind"], kind) & ~lost, duration - began, 0.0)
     seconds[phases.STARTUP] = np.where(processor, seconds[phases.STARTUP], began)

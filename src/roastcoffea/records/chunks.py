@@ -72,10 +72,11 @@ PHASES: Final = (
           "Wall time spent loading and saving checkpoints"),
     Phase("result", OVERHEAD, "saving", "after process(): closing the file and collecting coffea's own metrics",
           "Wall time after process(), for closing the file and collecting coffea's own metrics"),
-    Phase("measuring", MEASURING, "saving", "CPU time of roastcoffea's own code during the attempt",
-          "CPU time of roastcoffea's own code on chunk threads"),
+    Phase("measuring", MEASURING, "saving",
+          "CPU time of roastcoffea's own code at any time of the attempt, and to send its record (partly estimated)",
+          "CPU time of roastcoffea's own code on chunk threads (partly estimated)"),
 )
-"""Phases of an attempt in chronological order. Phases within process() alternate."""
+"""Phases of an attempt in chronological order. Phases within process() alternate, and measuring is everywhere."""
 # fmt: on
 
 UNSPLIT: Final = f"{WAIT}_seconds"
@@ -95,7 +96,7 @@ _OF_PHASES: Final = [
 _BEFORE_PROCESS: Final = sum(phase.part == "opening" for phase in PHASES)
 PHASE_COLUMNS: Final = (
     *_OF_PHASES[:_BEFORE_PROCESS],
-    seconds_column("process_seconds", "wall time of process(), excluding time to open files"),
+    seconds_column("process_seconds", "wall time of process(), excluding time to open files and to measure"),
     *_OF_PHASES[_BEFORE_PROCESS:],
 )
 """Breakdown of an attempt's time. `metrics.phases` defines each phase's class."""

@@ -183,6 +183,7 @@ def _parts_of(chunks: pa.Table, task_seconds: Numbers) -> Parts:
     # helper threads may read while a file is opened, but their CPU time grows with the chunk
     open_cpu = np.clip(np.minimum(np.minimum(cpus[0], wall) - inside - measuring, opening), 0.0, None)
     decompress = np.minimum(decompressed, cpu - open_cpu)
+    measuring = np.minimum(measuring, cpu - open_cpu - decompress)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.maximum(wall - cpu - contention, 0.0)
     lock, blocked, whole = (amounts(chunks, name) for name in (LOCK, BLOCKED, "wait_seconds"))
@@ -203,13 +204,13 @@ def _parts_of(chunks: pa.Table, task_seconds: Numbers) -> Parts:
         open_wait=open_wait,
         read=read,
         decompress=decompress,
-        cpu=cpu - open_cpu - decompress,
+        cpu=cpu - open_cpu - decompress - measuring,
         lock=lock,
         wait=np.maximum(waited - open_wait - read - lock, 0.0),
         contention=contention,
         first=0.0 * wall,
         failed=0.0 * wall,
-        overhead=np.maximum(task_seconds - wall, 0.0),
+        overhead=np.maximum(task_seconds - wall, 0.0) + measuring,
     )
 
 

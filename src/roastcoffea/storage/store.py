@@ -198,8 +198,9 @@ def _load(folder: Path) -> Run:
     tables = {}
     for name, stored in document.tables.items():
         table = read_table(folder, name, stored["rows"], room)
-        # older tables are made smaller once they have been upgraded
-        tables[name] = smaller(table) if document.schema == SCHEMA else table
+        # tables that lack columns are made smaller once they have been upgraded
+        complete = document.schema == SCHEMA and len(table.column_names) >= len(TABLES[name])
+        tables[name] = smaller(table) if complete else table
     with reading(file):
         for name, table in tables.items():
             check_columns(table, document.tables[name]["columns"], str(table_file(folder, name)))

@@ -122,7 +122,7 @@ SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns,
     "scheduler",
     "Task scheduling is slow",
     part="around chunks",
-    shows="`task overhead`, `worker overhead`, `in flight`, `idle: queued`, `idle: misplaced`",
+    shows="`task overhead`, `measuring`, `worker overhead`, `in flight`, `idle: queued`, `idle: misplaced`",
     least=0.10,
     looks_idle=True,
     page=SHORT_TASKS,
@@ -185,7 +185,7 @@ def _scheduling(evidence: Evidence, largest: str) -> tuple[str, str | None]:
     if len(queue) > 1 and queue[-1] - queue[0] >= 0.05 * evidence.elapsed:
         return "Give the scheduler a dedicated core: it was ready to run but had to wait for one.", None
     if largest in {phases.MEASURING, phases.WORKER_OVERHEAD}:
-        return "Submit fewer, longer tasks: each one has a fixed cost.", None
+        return "Submit fewer, longer tasks: each one has a fixed cost, also to measure it.", None
     return "Submit fewer, longer tasks, or queue some on the workers in advance.", f"{saturation}2.0"
 
 

@@ -10,7 +10,17 @@ from typing import Any, Final
 
 from roastcoffea.generations import column_readers, factory_of
 from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watch_source, watched_source
-from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SAMPLED, SIZES, BranchRead, Shadow, StandIn, Tally
+from roastcoffea.instrument.meter.tally import (
+    BY_BRANCH,
+    LONGEST,
+    READ,
+    SAMPLED,
+    SIZES,
+    BranchRead,
+    Shadow,
+    StandIn,
+    Tally,
+)
 from roastcoffea.instrument.shared import Action, Remembered, Row, made_once
 
 _counted: Final[dict[tuple[bytes, str, int], int]] = Remembered()
@@ -105,9 +115,10 @@ class Interpretation(MeteredExecutor):
                 size = 0
             branch = basket.parent
             if here.own:
-                off_core = wall - ended
+                off_core, noted = wall - ended, ended
                 if off_core - tally.waits_since > tally.shortest:
                     here.delay += tally.delayed(off_core)
+                    noted = thread_time()
                 tally.waits_since = off_core
             if in_line:
                 begun = here.begun
@@ -124,8 +135,9 @@ class Interpretation(MeteredExecutor):
                     read.interpret += tally.own(here, ended - here.cpu)
             here.cpu, here.wall = ended, wall
             if here.own:
-                if not tally.baskets % SAMPLED:
-                    tally.noting += thread_time() - ended
+                if tally.baskets >= SAMPLED * tally.timed and (noting := thread_time() - noted) < LONGEST:
+                    tally.noting += noting
+                    tally.timed += 1
                 tally.baskets += 1
         except Exception as problem:
             tally.miss("bytes by branch", problem, *BY_BRANCH)

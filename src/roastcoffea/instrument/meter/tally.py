@@ -39,6 +39,8 @@ step.
 
 SAMPLED: Final = 8
 """One of this many baskets is timed."""
+LONGEST: Final = 1e-4
+"""Maximum CPU time to note a basket, in seconds; longer times contain a garbage collection."""
 
 MOST_VALUES: Final = 40_000
 """Maximum number of recorded values before steps are added up."""
@@ -171,8 +173,8 @@ class Tally(Delays):
 
     summing = 0.0
     """CPU time that adding up steps has taken so far."""
-    baskets, noting = 0, 0.0
-    """Number of baskets interpreted by the chunk's thread, and the CPU time to note every SAMPLED-th of them."""
+    baskets, timed, noting = 0, 0, 0.0
+    """Number of baskets interpreted by the chunk's thread, how many were timed, and the CPU time to note those."""
     of_shadows = 5.5
     """CPU time of all shadows for a basket, relative to the time to note its interpretation."""
 
@@ -255,10 +257,10 @@ class Tally(Delays):
             else:
                 self.helper_cpu += (wall - last) * busy
 
-    def in_shadows(self) -> float:
-        """CPU time of the shadows of baskets so far, estimated from the part that is timed for some baskets."""
-        timed = -(-self.baskets // SAMPLED)
-        return self.of_shadows * self.noting * self.baskets / timed if timed else 0.0
+    def measuring(self) -> float:
+        """CPU time of baskets' shadows so far, estimated from what was timed, and of adding up their steps."""
+        shadows = self.of_shadows * self.noting * self.baskets / self.timed if self.timed else 0.0
+        return shadows + self.summing
 
     def own(self, here: ReadingThread, cpu: float) -> float:
         """Return the CPU time if this is the meter's own thread; otherwise, add it to `helper_cpu` and return 0."""
@@ -430,7 +432,8 @@ class Tally(Delays):
                     self.add_steps(noted)
                 except Exception as problem:
                     self.miss("bytes by branch", problem, *BY_BRANCH)
-                self.summing += thread_time() - began
+                if get_ident() == self.places.own:
+                    self.summing += thread_time() - began
 
 
 def _ends(sizes: dict[int, int]) -> dict[int, int]:

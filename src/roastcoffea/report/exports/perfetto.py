@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import clock_offsets, on_clients_clock
-from roastcoffea.metrics.phases import PHASES
+from roastcoffea.metrics.phases import MEASURING, PHASES
 from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.records import workers as task_records
 from roastcoffea.records.arrow import plain
@@ -48,7 +48,9 @@ CALL_FACTS: Final = ("id", "executor", "outcome", "error", "chunks", "files")
 OPENING_FACTS: Final = ("dataset", "file", "outcome", "error", "bytes_requested")
 
 STEPS: Final = tuple(phase.name for phase in PHASES if phase.in_process)
-PARTS: Final = tuple(dict.fromkeys("process" if phase.in_process else phase.name for phase in PHASES))
+PARTS: Final = tuple(
+    dict.fromkeys("process" if phase.in_process else phase.name for phase in PHASES if phase.time_class != MEASURING)
+)
 """Phases of an attempt; the phases in STEPS alternate inside "process"."""
 
 LAID_OUT: Final = {"place": "shown in sequence with their total durations; in reality, they alternate"}
