@@ -32,10 +32,10 @@ TOP: Final = "(top)"
 """Modules of the package that are in no room."""
 
 BUDGETS: Final[Mapping[str, int]] = {
-    "metrics": 39_320,
+    "metrics": 39_330,
     "studies": 43_200,
     "diagnosis": 31_860,
-    "instrument": 27_230,
+    "instrument": 27_290,
     "report": 24_560,
     "backends": 24_580,
     "log": 18_890,
@@ -43,7 +43,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "visualization": 14_130,
     "monitor": 11_400,
     "storage": 11_200,
-    "replay": 9_480,
+    "replay": 9_490,
     TOP: 7_310,
     "cli": 7_460,
     "compat": 4_260,
@@ -65,7 +65,7 @@ GOALS: Final[Mapping[str, float]] = {
     "lines of a function, median": 6,
     "lines of a function, 90 %": 18,
     "lines of a function, most": 70,
-    "lines of the recorder": 7_080,
+    "lines of the recorder": 7_090,
     "lines of tests": 28_000,
     "other modules of tests": 15,
 }

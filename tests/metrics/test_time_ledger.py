@@ -63,8 +63,9 @@ def test_measuring_is_no_more_than_what_other_phases_leave(given: dict[str, None
     rows = [row | {"measuring_seconds": 1e3} for row in handmade_run().chunks.to_pylist()]
     chunks = table_of_rows(CHUNK_COLUMNS, rows)
     before, ledger = ledger_of(**given), ledger_of(chunks=chunks, **given)
-    assert ledger["task overhead"] == 0
-    assert ledger["measuring"] == pytest.approx(before["task overhead"] + before["measuring"])
+    assert ledger["task overhead"] >= 0
+    sums = (one["task overhead"] + one["measuring"] for one in (ledger, before))
+    assert next(sums) == pytest.approx(next(sums))
     assert ledger.residual == pytest.approx(before.residual)
 
 
@@ -155,7 +156,8 @@ def test_a_clock_that_is_set_back_during_a_task_makes_no_class_negative() -> Non
     rows = [row | {"stop": row["start"]} if row["start"] and row["kind"] == "processor" else row for row in TASKS]
     ledger = ledger_of(tasks=table_of_rows(TASK_COLUMNS, rows))
     busy = {name: seconds for name, seconds in ledger.items() if name in COLUMNS_OF}
-    assert busy == pytest.approx({name: usual[name] for name in busy})
+    # measuring has only what the other phases of k1 leave of its 4 s
+    assert busy == pytest.approx({name: usual[name] for name in busy} | {"measuring": 0.125})
     assert min(seconds for name, seconds in ledger.items() if name != "residual") >= 0.0
     assert sum(ledger.values()) == pytest.approx(ledger.total)
     assert any(reason.endswith("of thread time are unaccounted for") for reason in ledger.certificate.reasons)

@@ -358,7 +358,8 @@ class Attempt:
             cpu, wall = self._entered - waits.cpu, ended - waits.wall
             meter.in_process = False
             others, writes = meter.others, meter.writes
-            summing = sum(each.summing for each in filter(None, (meter, others)))
+            # before further steps are added up, which is no part of process()
+            measured = sum(each.measuring() for each in filter(None, (meter, others))) - measured
             read, decompress, interpret = map(operator.sub, meter.seconds(), before)
             if others is not None:
                 others.in_process, others.core_wait = False, None
@@ -386,11 +387,8 @@ class Attempt:
                 wall, cpu, read, decompress, interpret = (max(seconds, 0.0) for seconds in times)
                 for name, seconds in files.phases.items():
                     self._phases[name] = self._phases.get(name, 0.0) + seconds
-            # steps that are added up only now are no part of process()
-            late = sum(each.summing for each in filter(None, (meter, others))) - summing
-            measured = sum(each.measuring() for each in filter(None, (meter, others))) - late - measured
             compute = max(cpu - decompress - interpret, 0.0)
-            measured = min(measured, compute, wall)
+            measured = max(min(measured, compute, wall), 0.0)
             self._measuring += measured
             wall, cpu, compute = wall - measured, cpu - measured, compute - measured
             write_cpu, write = (0.0, 0.0) if writes is None else (min(writes.cpu, compute), writes.wait)

@@ -10,17 +10,7 @@ from typing import Any, Final
 
 from roastcoffea.generations import column_readers, factory_of
 from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watch_source, watched_source
-from roastcoffea.instrument.meter.tally import (
-    BY_BRANCH,
-    LONGEST,
-    READ,
-    SAMPLED,
-    SIZES,
-    BranchRead,
-    Shadow,
-    StandIn,
-    Tally,
-)
+from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, BranchRead, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Action, Remembered, Row, made_once
 
 _counted: Final[dict[tuple[bytes, str, int], int]] = Remembered()
@@ -135,7 +125,8 @@ class Interpretation(MeteredExecutor):
                     read.interpret += tally.own(here, ended - here.cpu)
             here.cpu, here.wall = ended, wall
             if here.own:
-                if tally.baskets >= SAMPLED * tally.timed and (noting := thread_time() - noted) < LONGEST:
+                # one basket in eight, because each reading of the clock is a system call
+                if tally.baskets >= 8 * tally.timed and (noting := thread_time() - noted) < tally.longest:
                     tally.noting += noting
                     tally.timed += 1
                 tally.baskets += 1

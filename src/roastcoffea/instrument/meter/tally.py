@@ -37,11 +37,6 @@ The branch is None if no interpretation followed. The CPU time is None if it is 
 step.
 """
 
-SAMPLED: Final = 8
-"""One of this many baskets is timed."""
-LONGEST: Final = 1e-4
-"""Maximum CPU time to note a basket, in seconds; longer times contain a garbage collection."""
-
 MOST_VALUES: Final = 40_000
 """Maximum number of recorded values before steps are added up."""
 
@@ -175,6 +170,8 @@ class Tally(Delays):
     """CPU time that adding up steps has taken so far."""
     baskets, timed, noting = 0, 0, 0.0
     """Number of baskets interpreted by the chunk's thread, how many were timed, and the CPU time to note those."""
+    longest = 1e-4
+    """Maximum CPU time to note a basket, in seconds. Anything longer contains a garbage collection."""
     of_shadows = 5.5
     """CPU time of all shadows for a basket, relative to the time to note its interpretation."""
 
