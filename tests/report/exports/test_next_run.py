@@ -69,12 +69,15 @@ def test_the_preloaded_run_saves_what_was_predicted(client: Client, tmp_path: Pa
     saves = document["saves"]
     # 8 chunks: each branch was a request, 80 in all, and now all of them are one, as they lie next to each other
     assert asked == 72
-    read = before.metrics["chunk_read_seconds"], after.metrics["chunk_read_seconds"]
-    assert saves["of_read_seconds"] == pytest.approx(read[0])
-    assert saves["read_seconds"] == pytest.approx(read[0] - read[1], rel=0.15)
-    # the run ends earlier by what each of the two threads waits less; how long it takes depends on this host
+    read = before.metrics["chunk_read_seconds"]
+    assert saves["of_read_seconds"] == pytest.approx(read)
+    # 9 of 10 requests are saved; a busy host makes all of them longer
+    assert saves["read_seconds"] == pytest.approx(0.9 * read, rel=0.15)
+    assert saves["read_seconds"] > 0.85 * asked * DELAY
+    assert after.metrics["chunk_read_seconds"] < 0.5 * read
+    # the run ends earlier by what each of the two threads waits less
     assert before.metrics["avg_workers"] == pytest.approx(2.0)
-    assert saves["wall"]["seconds"] == pytest.approx((read[0] - read[1]) / 2, rel=0.15)
+    assert saves["wall"]["seconds"] == pytest.approx(saves["read_seconds"] / 2, rel=0.15)
     assert not saves["wall"]["at_most"]
     # then there is nothing left to do
     again = json.loads(after.export(tmp_path / "again.json", "preload").read_text())
