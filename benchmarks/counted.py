@@ -85,33 +85,27 @@ class Bytecodes:
 
 def bytecodes(path: Path, way: str) -> tuple[int, int, float]:
     """Bytecodes of a chunk or function without the probe, those that it adds, and those in the class "measuring"."""
-    from probe import chunks_of, functions_of
+    from probe import chunks_of, functions_of, measuring_of_records
 
     from roastcoffea.instrument import attempt, gauges
     from roastcoffea.instrument.meter import files, formats, servers, tally
 
-    clock, rows = Bytecodes(), []
-    end = attempt.Attempt.end
-
-    def ended(self: Any, error: BaseException | None = None) -> dict[str, Any]:
-        rows.append(end(self, error))
-        return rows[-1]
-
+    clock = Bytecodes()
     with ExitStack() as patched:
         times = SimpleNamespace(**vars(time) | {"thread_time": clock, "perf_counter": clock})
         for owner, name, ours in (
             (attempt, "time", times),
-            (attempt.Attempt, "end", ended),
             *((module, "thread_time", clock) for module in (formats, gauges, servers, tally)),
             *((module, "perf_counter", clock) for module in (files, formats, gauges, servers, tally)),
         ):
             patched.enter_context(patch.object(owner, name, ours))
+        recorded = patched.enter_context(measuring_of_records())
         plain, probed, _ = chunks_of(path, EVENTS) if way == "plain" else functions_of(str(path))
         for _ in range(WARM):
             plain()
             probed()
         without = clock.of(plain)
-        return without, clock.of(probed) - without, rows[-1]["measuring_seconds"] / TICK
+        return without, clock.of(probed) - without, recorded[-1] / TICK
 
 
 def read_chunks(path: str, way: str, times: int) -> None:

@@ -74,7 +74,6 @@ def test_the_preloaded_run_saves_what_was_predicted(client: Client, tmp_path: Pa
     # 9 of 10 requests are saved; a busy host makes all of them longer
     assert saves["read_seconds"] == pytest.approx(0.9 * read, rel=0.15)
     assert saves["read_seconds"] > 0.85 * asked * DELAY
-    assert after.metrics["chunk_read_seconds"] < 0.5 * read
     # the run ends earlier by what each of the two threads waits less
     assert before.metrics["avg_workers"] == pytest.approx(2.0)
     assert saves["wall"]["seconds"] == pytest.approx(saves["read_seconds"] / 2, rel=0.15)
