@@ -171,9 +171,12 @@ def count(before: str | None, wanted: list[int]) -> None:
             path = Path(folder, f"{branches}.root")
             write_file(path, branches)
             for plain, probed in (VARIANTS[:2], VARIANTS[2:]):
-                without = counted(sources["now"], path, plain)
-                tell(f"a {plain if plain in VARIANTS[2:] else 'chunk'} that reads {branches} branches", without)
-                added = {name: np.subtract(counted(source, path, probed), without) for name, source in sources.items()}
+                # of each source: what it executes when it is imported is counted, too
+                without = {name: counted(source, path, plain) for name, source in sources.items()}
+                tell(f"a {plain if plain in VARIANTS[2:] else 'chunk'} that reads {branches} branches", without["now"])
+                added = {
+                    name: np.subtract(counted(source, path, probed), without[name]) for name, source in sources.items()
+                }
                 for name, more in added.items():
                     tell(f"  the probe of {name}", more)
                 if before is not None:

@@ -35,7 +35,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 39_330,
     "studies": 43_200,
     "diagnosis": 31_860,
-    "instrument": 27_290,
+    "instrument": 27_480,
     "report": 24_560,
     "backends": 24_580,
     "log": 18_890,
@@ -65,7 +65,7 @@ GOALS: Final[Mapping[str, float]] = {
     "lines of a function, median": 6,
     "lines of a function, 90 %": 18,
     "lines of a function, most": 70,
-    "lines of the recorder": 7_090,
+    "lines of the recorder": 7_115,
     "lines of tests": 28_000,
     "other modules of tests": 15,
 }

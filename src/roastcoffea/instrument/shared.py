@@ -71,8 +71,13 @@ def lock_of(state: ModuleType) -> AbstractContextManager[Any]:
     return lock
 
 
+_names: Final[dict[tuple[str, int], str]] = {}
+"""Names by process ID. A pickle may contain them, because they are the same everywhere."""
+
+
 def name_here(name: str) -> str:
-    return f"{name}_{os.getpid()}"
+    process = os.getpid()
+    return _names.get((name, process)) or _names.setdefault((name, process), f"{name}_{process}")
 
 
 def leave(state: ModuleType, member: Any) -> None:

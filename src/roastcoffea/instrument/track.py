@@ -103,7 +103,7 @@ def open_chunk_of(ambiguous: Callable[[OpenChunk], None], others: tuple[str, ...
         Name prefixes of threads that do not work for any chunk.
     """
     state = sys.modules.get(name_here(CHUNKS))
-    if state is None or get_ident() in _OUTSIDE:
+    if state is None or (_OUTSIDE and get_ident() in _OUTSIDE):
         return None
     chunk: OpenChunk | None = state.current.get()
     if chunk is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import add, sub
 from threading import get_ident
 from time import perf_counter
@@ -22,7 +23,7 @@ from roastcoffea.instrument.meter.formats import (
     watch_parquet,
 )
 from roastcoffea.instrument.meter.servers import watch_source
-from roastcoffea.instrument.meter.tally import READ, BranchRead, Tally, branch_path
+from roastcoffea.instrument.meter.tally import READ, BranchRead, Tally, branch_path, read_in
 from roastcoffea.instrument.shared import Row
 from roastcoffea.log.packing import BRANCHES
 from roastcoffea.records.chunks import ERROR
@@ -50,6 +51,7 @@ class TreeRead:
         self.leaves = leaves
         self.read: set[tuple[int, int]] = set()
         """Entry ranges that were requested."""
+        self.branches: dict[str, BranchRead] = {}
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -105,7 +107,7 @@ class FilesMeter(Meter):
     dataset: str | None = None
     requested_before = 0
     ntuples = False
-    of_shadows = 7.5
+    of_shadows = 7.0
     opens_with: tuple[type, str] | None = None
     """Source class and path of the file being opened."""
 
@@ -119,9 +121,10 @@ class FilesMeter(Meter):
         """Files that could not be opened, with one entry per attempt."""
         self.phases = {OPEN: 0.0, BUILD: 0.0}
         self._of_sources: dict[int, OpenedFile] = {}
-        self._trees: dict[int, tuple[OpenedFile, TreeRead, Any]] = {}
-        """Maps the ID of a branch owner to its file, its tree and the owner, which is kept so that its ID is not
-        reused."""
+        self._trees: dict[int, tuple[TreeRead, Any]] = {}
+        """Maps the ID of a branch owner to its tree and the owner, which is kept so that its ID is not reused."""
+        self._last: Any = (None,) * 6
+        """Tree, entries and executors of the last call of `metered`, and its result."""
         self._baskets: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._entered: list[list[float]] = []
         self._asked_for = perf_counter()
@@ -174,10 +177,10 @@ class FilesMeter(Meter):
         file.sources.append(source)
         return file
 
-    def _tree(self, owner: Any) -> tuple[OpenedFile, TreeRead, Any]:
-        return self._trees.get(id(owner)) or self._looked_up(owner)
+    def _tree(self, owner: Any) -> TreeRead:
+        return (self._trees.get(id(owner)) or self._looked_up(owner))[0]
 
-    def _looked_up(self, owner: Any) -> tuple[OpenedFile, TreeRead, Any]:
+    def _looked_up(self, owner: Any) -> tuple[TreeRead, Any]:
         is_ntuple = hasattr(type(owner), "page_link_list")
         tree = owner if is_ntuple else owner.tree
         # if the source is unknown, the file was opened before the function began
@@ -188,23 +191,25 @@ class FilesMeter(Meter):
             leaves = len(tree.fields) if is_ntuple else leaves_once(tree, file.bytes)
             file.trees[name] = TreeRead(name, leaves)
         if is_ntuple:
-            self.ntuples = True
+            self.ntuples, self.in_line = True, False
             watch_ntuple(self, tree)
-        known = self._trees[id(owner)] = file, file.trees[name], owner
+        known = self._trees[id(owner)] = file.trees[name], owner
         return known
 
-    def name_of_branch(self, branch: Any) -> tuple[str, str, str]:
-        file, tree, _ = self._tree(branch.parent)
-        return str(file.path), str(tree.name), branch_path(branch)
+    def read_of(self, branch: Any) -> BranchRead:
+        return read_in(self._tree(branch._parent).branches, branch_path(branch))
+
+    def _reads(self) -> list[BranchRead]:
+        trees = [tree for file in [*self.files.values()] for tree in [*file.trees.values()]]
+        return [*super()._reads(), *chain.from_iterable([*tree.branches.values()] for tree in trees)]
 
     def is_new(self, basket: Any) -> bool:
         new = self._baskets.get(id(basket)) is not basket
         self._baskets[id(basket)] = basket
         return new
 
-    def reading(self, owner: Any, start: int, stop: int) -> None:
-        # a branch's tree is looked up only once per parent
-        self._tree(owner.parent if hasattr(type(owner), "basket") else owner)[1].read.add((int(start), int(stop)))
+    def reading(self, tree: Any, start: int, stop: int) -> None:
+        self._tree(tree).read.add((int(start), int(stop)))
 
     def reading_fields(self, fields: Any, options: Row) -> None:
         """Like `reading`, but for an RNTuple. Negative entry numbers count from the end."""
@@ -212,11 +217,18 @@ class FilesMeter(Meter):
         start, stop, _ = entries.indices(int(fields.ntuple.num_entries))
         self.reading(fields.ntuple, start, max(start, stop))
 
-    def metered(self, decompression: Any, interpretation: Any) -> tuple[Any, Any]:
-        first = metered_executor(self, Decompression, decompression)
-        last = metered_executor(self, Interpretation, interpretation)
-        self.in_line = not (self.pools or self.ntuples)
-        return first, last
+    def metered(self, owner: Any, start: int, stop: int, decompression: Any, interpretation: Any) -> Any:
+        """Record the entries that are read from a tree or branch, and return metered executors."""
+        # `parent`, a property, would take longer; most branches of a function are read in the same way
+        tree = owner._parent if hasattr(type(owner), "basket") else owner
+        same, first, last, one, two, metered = self._last
+        if not (tree is same and decompression is one and interpretation is two and start == first and stop == last):
+            self.reading(tree, start, stop)
+            step = metered_executor(self, Decompression, decompression)
+            metered = step, metered_executor(self, Interpretation, interpretation)
+            self.in_line = not (self.pools or self.ntuples)
+            self._last = tree, start, stop, decompression, interpretation, metered
+        return metered
 
     def reading_column(self, original: Any) -> Any:
         """Metered version of an RNTuple method that reads a column across clusters."""
@@ -226,11 +238,10 @@ class FilesMeter(Meter):
 
     def field(self, ntuple: Any, column: int) -> BranchRead:
         """Reads of the top-level field that an RNTuple column belongs to."""
-        file, tree, _ = self._tree(ntuple)
         records, number = ntuple.field_records, int(ntuple.column_records[column].field_id)
         while records[number].parent_field_id != number:
             number = int(records[number].parent_field_id)
-        return self.branch_read((str(file.path), str(tree.name), str(records[number].field_name)))
+        return read_in(self._tree(ntuple).branches, str(records[number].field_name))
 
     def built(self, factory: Any, source: Any, metadata: Any) -> None:
         """Record that coffea has created an events factory; the factory's file is now open."""
@@ -287,6 +298,7 @@ class FilesMeter(Meter):
         super().close()
         self._of_sources.clear()
         self._trees.clear()
+        self._last = (None,) * 6
 
     def branch_columns(self) -> dict[str, Sequence[Any]]:
         """Return empty columns, because each file has its own record."""
@@ -312,6 +324,10 @@ class FilesMeter(Meter):
         failed = self.columns_of_failed()
         of_failed = sum(file["bytes_requested"] or 0 for file in failed)
         files = self.columns_of_files(self.late_metadata - of_failed)
+        for file in files:
+            branches = self._branches(self.files[file["file"]])
+            baskets = sorted((name, sorted(read.sizes)) for name, read in branches.items())
+            file["baskets"] = crc32(repr(baskets).encode())
         requested, received = self.requested(), None if "bytes_transferred" in self.unknown else self.transferred
         if with_failed:
             files += [dict.fromkeys(AMOUNTS, 0) | file | {"bytes_metadata": file["bytes_requested"]} for file in failed]
@@ -343,14 +359,18 @@ class FilesMeter(Meter):
             for file in self.failed
         ]
 
+    def _branches(self, file: OpenedFile) -> dict[str, BranchRead]:
+        """The file's branches; those of trees other than the main one are named after their trees."""
+        main = file.tree
+        found = self.branches | main.branches
+        for name, tree in file.trees.items():
+            if tree is not main:
+                found |= {f"{name}/{branch}": read for branch, read in tree.branches.items()}
+        return found
+
     def _columns(self, file: OpenedFile) -> Row:
         tree = file.tree
-        own = {
-            name if isinstance(name, str) else name[2] if name[1] == tree.name else "/".join(name[1:]): read
-            for name, read in self.branches.items()
-            if isinstance(name, str) or name[0] == file.path
-        }
-        columns = self.columns_of(own)
+        columns = self.columns_of(self._branches(file))
         payload = sum(columns["bytes_payload"]) + sum(columns["bytes_again"])
         has_source = file.sources or self.without_source is None
         requested = file.requested if has_source else self.without_source
@@ -366,7 +386,6 @@ class FilesMeter(Meter):
             "bytes_requested": requested,
             "bytes_payload": payload,
             "bytes_metadata": None if requested is None else requested - payload,
-            "baskets": crc32(repr(sorted((name, sorted(read.sizes)) for name, read in own.items())).encode()),
             "bytes_transferred": file.transferred if has_source else None,
             "bytes_uncompressed": sum(columns["bytes_uncompressed"]),
             "branches": len(columns["branch"]),

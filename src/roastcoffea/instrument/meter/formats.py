@@ -70,7 +70,7 @@ class Decompression(MeteredExecutor):
                 here.begun += (None, None, None, None, branch, basket, size, began, ended)
             else:
                 with tally.lock:
-                    read = tally.branch_read(tally.name_of_branch(branch))
+                    read = tally.read_of(branch)
                     read.add(basket, size)
                     read.decompress += tally.own(here, ended - began)
         except Exception as problem:
@@ -118,7 +118,7 @@ class Interpretation(MeteredExecutor):
                 here.steps, here.delay = True, 0.0
             else:
                 with tally.lock:
-                    read = tally.branch_read(tally.name_of_branch(branch))
+                    read = tally.read_of(branch)
                     if number is not None:
                         read.add(number, 0)
                     read.uncompressed += size

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import operator
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -144,15 +145,14 @@ def _unknown_to(meter: Tally) -> tuple[str, ...]:
     return (*READ, *BY_BRANCH) if isinstance(meter, FilesMeter) else OTHER
 
 
-def _meter_of_chunk(did: str = "read") -> Any:
-    # these threads do not work for any function; on a worker, they unpickle files for other tasks
-    chunk = open_chunk_of(functools.partial(_unassigned, did), ("MainThread", "IO loop", "Dask-Offload"))
-    return None if chunk is None else chunk.meter
+OF_NO_CHUNK: Final = ("MainThread", "IO loop", "Dask-Offload")
+"""Prefixes of threads that work for no function. On a worker, they unpickle files for other tasks."""
 
 
 def current_meter() -> FilesMeter | None:
     """Meter for the chunk or function that is running this code, if known."""
-    meter = _meter_of_chunk()
+    chunk = open_chunk_of(_unassigned_read, OF_NO_CHUNK)
+    meter = None if chunk is None else chunk.meter
     if meter is None or isinstance(meter, FilesMeter):
         return meter
     if meter.in_process and meter.others is None:
@@ -164,7 +164,8 @@ def current_meter() -> FilesMeter | None:
 
 def current_writes() -> Writes | None:
     """Write meter of the chunk or function that is running this code, if known."""
-    meter = _meter_of_chunk("write")
+    chunk = open_chunk_of(_unassigned_write, OF_NO_CHUNK)
+    meter = None if chunk is None else chunk.meter
     if meter is None or not meter.in_process:
         return None
     if meter.writes is None:
@@ -182,6 +183,9 @@ def _unassigned(did: str, chunk: OpenChunk) -> None:
         )
         unknown = _unknown_to(chunk.meter) if did == "read" else WRITTEN
         chunk.meter.miss(f"{did}s by the function's threads", reason, *unknown)
+
+
+_unassigned_read, _unassigned_write = (functools.partial(_unassigned, did) for did in ("read", "write"))
 
 
 def _noting(meter: Tally, unknown: tuple[str, ...], action: Action, /, *args: Any, **kwargs: Any) -> Any:
@@ -240,8 +244,8 @@ def _noticed_source(original: Action) -> Action:
     @functools.wraps(original)
     def hook(file: Any, **kwargs: Any) -> Any:
         meter: Any = current_meter()
-        if meter is None and getattr(own := _meter_of_chunk(), "opens_own", False):
-            meter = own  # coffea is opening the chunk's file
+        if meter is None and (chunk := open_chunk_of(_unassigned_read, OF_NO_CHUNK)) is not None:
+            meter = chunk.meter if getattr(chunk.meter, "opens_own", False) else None  # coffea opens the chunk's file
         if meter is not None:
             _noting(meter, (*READ, *BY_BRANCH), meter.opened, file)
         return original(file, **kwargs)
@@ -260,21 +264,23 @@ def _metered_baskets(original: Action) -> Action:
     names = list(signature.parameters)
     if missing := [name for name in PLACES if name not in names]:
         raise TypeError(f"uproot's function for reading baskets has no {', '.join(missing)}")
-    owner, start, stop, decompression, interpretation, keeps = map(names.index, PLACES)
-    number = len(names)
+    places = [*map(names.index, PLACES)]
+    *_, decompression, interpretation, keeps = places
+    how, number = operator.itemgetter(*places[:5]), len(names)
 
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == number and getattr(args[decompression], "tally", None) is not None:
+        complete = len(args) == number
+        if complete and getattr(args[decompression], "tally", None) is not None:
             return original(*args)  # the chunk's own file
         meter = current_meter()
         if meter is None:
             return original(*args, **kwargs)
         try:
-            given = list(args if len(args) == number else signature.bind(*args, **kwargs).args)
-            meter.reading(given[owner], given[start], given[stop])
-            meter.keeps_baskets |= bool(given[keeps])
-            given[decompression], given[interpretation] = meter.metered(given[decompression], given[interpretation])
+            given = [*(args if complete else signature.bind(*args, **kwargs).args)]
+            given[decompression], given[interpretation] = meter.metered(*how(given))
+            if given[keeps]:
+                meter.keeps_baskets = True
         except Exception as problem:
             meter.miss("the function's reads", problem, *READ, *BY_BRANCH)
             return original(*args, **kwargs)

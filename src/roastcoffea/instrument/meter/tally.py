@@ -66,6 +66,10 @@ class BranchRead:
         self.sizes[cluster] = self.sizes.get(cluster, 0) + size
 
 
+def read_in(branches: dict[str, BranchRead], name: str) -> BranchRead:
+    return branches.get(name) or branches.setdefault(name, BranchRead())
+
+
 class ReadingThread:
     branch: BranchRead | None = None
     """The RNTuple field or Parquet column that the thread is reading."""
@@ -181,7 +185,7 @@ class Tally(Delays):
 
     def __init__(self) -> None:
         # create few objects, because each one brings the next garbage collection (about 0.4 s on a worker) closer
-        self.branches: dict[Any, BranchRead] = {}
+        self.branches: dict[str, BranchRead] = {}
         self.places = ReadingThreads()
         self.steps: list[Any] = []
         """Steps not yet added up, from threads that read TTree branches: `VALUES_OF_STEP` values per step.
@@ -199,8 +203,8 @@ class Tally(Delays):
         """Changed objects, attribute names and previous values."""
         self.executors: dict[type, Any] = {}
 
-    def branch_read(self, name: Any) -> BranchRead:
-        return self.branches.get(name) or self.branches.setdefault(name, BranchRead())
+    def branch_read(self, name: str) -> BranchRead:
+        return read_in(self.branches, name)
 
     def add_steps(self, noted: Iterable[Any]) -> None:  # noqa: PLR0912  (a call takes longer than a step)
         """Add up steps in order, with `VALUES_OF_STEP` values per step.
@@ -229,7 +233,7 @@ class Tally(Delays):
             last = asked
             for of, number, compressed, start, end in begun:
                 if of is not known:
-                    known, read = of, self.branch_read(self.name_of_branch(of))
+                    known, read = of, self.read_of(of)
                 read.add(number, compressed)
                 read.read = (read.read or 0.0) + (waited * (start - last) / between if start > last else 0.0)
                 last = end
@@ -244,7 +248,7 @@ class Tally(Delays):
             if branch is None:
                 continue
             if branch is not known:
-                known, read = branch, self.branch_read(self.name_of_branch(branch))
+                known, read = branch, self.read_of(branch)
             if basket is not None:
                 # the basket came with the tree, not from a separate request
                 read.add(basket, 0)
@@ -319,7 +323,7 @@ class Tally(Delays):
     def branch_columns(self) -> dict[str, Sequence[Any]]:
         return self.columns_of(self.branches)
 
-    def columns_of(self, branches: dict[Any, BranchRead]) -> dict[str, Sequence[Any]]:
+    def columns_of(self, branches: dict[str, BranchRead]) -> dict[str, Sequence[Any]]:
         with self.lock:
             names = [name for name, read in sorted(branches.items()) if read.sizes or read.uncompressed]
             if not names:
@@ -340,8 +344,8 @@ class Tally(Delays):
 
     # called by the shadows
 
-    def name_of_branch(self, branch: Any) -> Any:
-        return branch_path(branch)
+    def read_of(self, branch: Any) -> BranchRead:
+        return read_in(self.branches, branch_path(branch))
 
     def is_new(self, basket: Any) -> bool:  # noqa: ARG002  (for subclasses that read in steps)
         """Whether a basket is being interpreted for the first time. uproot may keep baskets for later reads."""
